@@ -1,0 +1,36 @@
+/* diag: what went wrong, in complete sentences, for a person.
+ *
+ * A function that fails appends at least one message to its caller's diag and returns -1; on success the diag is
+ * untouched. A message says what was found, what is accepted and, where there is one, the nearest legal choice.
+ * Nothing below cli/ prints. */
+#ifndef FAGEN_GEN_DIAG_H
+#define FAGEN_GEN_DIAG_H
+
+#include "gen/text.h"
+
+struct place { /* a position in the spec file */
+	int line;   /* from 1; 0: not written in the file, a default */
+	int column; /* from 1, in bytes */
+};
+
+struct diag {
+	struct text text;    /* all messages, one or more lines each */
+	int errors;          /* messages of kind error */
+	int warnings;        /* messages of kind warning */
+	const char *file;    /* name to print before line:column; borrowed */
+	const char *source;  /* the file's bytes, for the caret; borrowed, may be NULL */
+	size_t source_len;
+	struct place first;  /* place of the first error, for embedders */
+};
+
+/* Appends "file:line:column: error: message", the source line and a caret below the column. Returns -1. */
+int diag_at(struct diag *, struct place, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Appends "error: message" without a place. Returns -1. */
+int diag_fail(struct diag *, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* Appends "warning: message". */
+void diag_warn(struct diag *, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* The nearest of `count` names to `word` by edit distance, or NULL if none is near enough to suggest. */
+const char *diag_nearest(const char *word, const char *const *names, int count);
+void diag_free(struct diag *);
+
+#endif

@@ -1,0 +1,61 @@
+/* recipe: how a cubin is launched. Written by the planner, stored with the cubin, read by the runtime, which needs
+ * nothing else of gen/ to launch. A flat value; its text form is one line per kernel or workspace piece. */
+#ifndef FAGEN_GEN_RECIPE_H
+#define FAGEN_GEN_RECIPE_H
+
+#include <stdint.h>
+
+#include "gen/diag.h"
+#include "gen/text.h"
+
+enum { RECIPE_KERNELS_MAX = 8, RECIPE_PIECES_MAX = 8, RECIPE_NAME_MAX = 32 };
+
+enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid */
+	GRID_QUERY_TILES,    /* ceil(seqlen_q / tile) * heads_q * batch */
+	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
+	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
+	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch */
+	GRID_COUNT
+};
+
+struct recipe_kernel {
+	char entry[RECIPE_NAME_MAX]; /* extern "C" name in the cubin */
+	enum recipe_grid grid;
+	int tile;                    /* rows or keys of one CTA, the divisor of the grid rule */
+	int threads;                 /* per CTA */
+	int smem_bytes;              /* dynamic shared memory */
+};
+
+enum recipe_size { /* bytes of a workspace piece */
+	SIZE_ROWS,        /* 4 * batch * heads_q * round_up(seqlen_q, tile): one float per query row */
+	SIZE_ROWS_QK,     /* SIZE_ROWS * unit: `unit` floats per query row */
+	SIZE_SCORES,      /* 4 * batch * heads_q * seqlen_q * seqlen_k */
+	SIZE_COUNT
+};
+
+struct recipe_piece {
+	char name[RECIPE_NAME_MAX];  /* field of struct fagen_abi that receives its address */
+	enum recipe_size size;
+	int tile;                    /* rows are rounded up to a multiple of this */
+	int unit;                    /* floats per row, for SIZE_ROWS_QK */
+	int zeroed;                  /* 1: the runtime clears it on the stream before the first kernel */
+};
+
+struct recipe {
+	int kernel_count, piece_count;
+	struct recipe_kernel kernel[RECIPE_KERNELS_MAX]; /* in launch order */
+	struct recipe_piece piece[RECIPE_PIECES_MAX];    /* each starts at a multiple of 256 bytes */
+	int load_bytes;  /* alignment the kernels rely on for every row: 16, or 2 (any) */
+	int kv_group;    /* query heads per key/value head that was compiled in; 0: taken at launch */
+};
+
+struct recipe_shape { int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k; };
+
+void recipe_print(struct text *, const struct recipe *);
+int recipe_parse(struct recipe *, const char *text, struct diag *);
+/* CTAs of one kernel; 0 when there is nothing to do. -1 when it exceeds 2^31-1. */
+int64_t recipe_grid_size(const struct recipe_kernel *, const struct recipe_shape *);
+/* Bytes of one piece, rounded up to 256. -1 on overflow. */
+int64_t recipe_piece_bytes(const struct recipe_piece *, const struct recipe_shape *);
+
+#endif

@@ -1,0 +1,142 @@
+/* fagen: exact attention, compiled for your GPU from a YAML spec. The public interface of libfagen.
+ *
+ *   fagen_open -> fagen_spec_load -> fagen_kernel_get -> fagen_forward / fagen_backward
+ *
+ * Contracts
+ *   Results     Every call returns FAGEN_OK or an error code, and explains itself in the caller's fagen_error (which may
+ *               be NULL). On error, outputs are untouched. The library never prints, exits, aborts on outside input,
+ *               installs handlers or changes the environment.
+ *   Threads     Every function may be called from any thread. fagen_kernel_get locks; fagen_forward and fagen_backward
+ *               take no lock, allocate nothing, and may be captured into a CUDA graph.
+ *   CUDA        libcuda.so.1 and NVRTC are opened with dlopen on first need. The library works in the context that is
+ *               current, or in the device's primary context when none is, and leaves the current context as it was.
+ *   Structs     Set struct_size to sizeof the struct as you compiled it; fields you do not know of are zero. Zero is
+ *               the default of every field.
+ *   fork        A CUDA context does not survive fork: open a new runtime in the child. */
+#ifndef FAGEN_H
+#define FAGEN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__GNUC__)
+#define FAGEN_API __attribute__((visibility("default")))
+#else
+#define FAGEN_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct fagen_runtime fagen_runtime; /* caches, compiler, driver; owns its specs and kernels */
+typedef struct fagen_spec fagen_spec;       /* immutable once loaded; lives until fagen_close */
+typedef struct fagen_kernel fagen_kernel;   /* immutable once returned; lives until fagen_close */
+typedef void *fagen_stream;                 /* a CUstream or cudaStream_t; NULL is the default stream */
+
+enum {
+	FAGEN_OK = 0,
+	FAGEN_ERROR_SPEC = 1,        /* the spec or the request is wrong: line, column, field say where */
+	FAGEN_ERROR_INVALID = 2,     /* an argument is wrong: field names it */
+	FAGEN_ERROR_COMPILER = 3,    /* NVRTC is missing or refused the source */
+	FAGEN_ERROR_DRIVER = 4,      /* no driver, no such device, or a driver call failed: cuda_result */
+	FAGEN_ERROR_MEMORY = 5       /* out of host memory */
+};
+
+typedef struct fagen_error {
+	uint32_t struct_size;
+	int32_t code;                /* FAGEN_ERROR_* */
+	int32_t cuda_result;         /* CUresult of the failing driver call, or 0 */
+	int32_t nvrtc_result;        /* nvrtcResult, or 0 */
+	int32_t line, column;        /* in the spec, from 1; 0 if not about a place */
+	char field[64];              /* the spec key or struct member at fault, "" if none */
+	char message[2048];          /* complete sentences: what was found, what is accepted */
+} fagen_error;
+
+typedef struct fagen_config {
+	uint32_t struct_size;
+	int32_t ignore_env;          /* nonzero: no FAGEN_* variable is read */
+	const char *cache_dir;       /* NULL: $FAGEN_CACHE_DIR, $XDG_CACHE_HOME/fagen, ~/.cache/fagen; "": no disk */
+	const char *nvrtc_path;      /* NULL: $FAGEN_NVRTC, already loaded, CUDA_HOME, CUDA_PATH, loader path; "": never compile */
+	const char *templates_dir;   /* NULL: $FAGEN_TEMPLATES, else the templates built in */
+} fagen_config;
+
+/* A class of shapes. A kernel got for one problem runs every shape of the class: lengths, batch and head counts are
+ * taken at launch; only `align` (and a kv_group written in the spec) are compiled in. The numbers steer the planner. */
+typedef struct fagen_problem {
+	uint32_t struct_size;
+	int32_t align;               /* 16: data and strides are multiples of 16 bytes; 2: any. 0: as the spec assumes */
+	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k; /* 0: as the spec assumes */
+} fagen_problem;
+
+/* A tensor [batch][head][seq][dim] on the device. Strides count elements and may be anything, negative and zero
+ * included for inputs; dim has stride 1. Strides of dimensions of size 1 are ignored. */
+typedef struct fagen_tensor {
+	void *data;
+	int64_t stride_batch, stride_head, stride_seq;
+} fagen_tensor;
+
+/* float32 [batch][head][seq]: for lse and dlse. */
+typedef struct fagen_args {
+	uint32_t struct_size;
+	uint32_t reserved;
+	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k;
+	fagen_tensor query;          /* [batch][heads_q][seqlen_q][head_dim qk] */
+	fagen_tensor key;            /* [batch][heads_kv][seqlen_k][head_dim qk] */
+	fagen_tensor value;          /* [batch][heads_kv][seqlen_k][head_dim v] */
+	fagen_tensor out;            /* [batch][heads_q][seqlen_q][head_dim v]; written by forward, read by backward */
+	fagen_tensor lse;            /* float32, natural log; written by forward if asked, read by backward */
+	fagen_tensor dout;           /* backward only, as out */
+	fagen_tensor dlse;           /* backward only, as lse; data NULL: no gradient of lse */
+	fagen_tensor dquery, dkey, dvalue; /* backward only, written */
+	uint64_t seed;               /* dropout: the Philox key */
+	uint64_t offset;             /* dropout: low 32 bits enter the counter; use a new one for each call */
+	const uint64_t *rng_state;   /* device memory {seed, offset} instead, for CUDA graphs; NULL: the two above */
+	void *workspace;             /* device memory, 256-byte aligned; contents undefined before and after */
+	size_t workspace_size;       /* at least fagen_workspace_size */
+} fagen_args;
+
+typedef struct fagen_kernel_info {
+	uint32_t struct_size;
+	int32_t forward, backward;   /* nonzero: has this pass */
+	char target[16];             /* "sm_90a" */
+	char source[2][16];          /* where the cubin of forward, backward came from: "cache", "compiled" */
+	int32_t registers[2];        /* most of any kernel of the pass */
+	int32_t spill_bytes[2];
+	int32_t smem_bytes[2];
+	int32_t tile_m[2], tile_n[2];
+} fagen_kernel_info;
+
+FAGEN_API const char *fagen_version(void);
+
+/* Makes no CUDA call and writes nothing. config NULL: all defaults. */
+FAGEN_API int fagen_open(fagen_runtime **, const fagen_config *, fagen_error *);
+/* Frees everything the runtime gave out. Kernels must not be running. NULL is ignored. */
+FAGEN_API void fagen_close(fagen_runtime *);
+
+FAGEN_API int fagen_spec_load(fagen_spec **, fagen_runtime *, const char *path, fagen_error *);
+/* `name` is what messages call the text. */
+FAGEN_API int fagen_spec_parse(fagen_spec **, fagen_runtime *, const char *yaml, size_t len, const char *name, fagen_error *);
+
+/* Plans, compiles or fetches from the cache, and loads every kernel of the spec's passes for a CUDA device ordinal.
+ * A second call for the same class returns the same kernel. problem NULL: as the spec assumes.
+ * Not for use while a stream of this thread is being captured: get kernels first. */
+FAGEN_API int fagen_kernel_get(fagen_kernel **, fagen_runtime *, const fagen_spec *, const fagen_problem *, int device, fagen_error *);
+/* The naive three-kernel attention of the same spec: float32 scores in device memory. The comparator and reference. */
+FAGEN_API int fagen_kernel_get_naive(fagen_kernel **, fagen_runtime *, const fagen_spec *, const fagen_problem *, int device, fagen_error *);
+FAGEN_API int fagen_kernel_describe(fagen_kernel_info *, const fagen_kernel *, fagen_error *);
+
+/* Bytes of workspace that a launch with these shapes needs (forward and backward: the larger). Pure. */
+FAGEN_API int fagen_workspace_size(size_t *, const fagen_kernel *, const fagen_args *, fagen_error *);
+
+/* out (and lse) from query, key, value. Asynchronous on the stream. */
+FAGEN_API int fagen_forward(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *);
+/* dquery, dkey, dvalue from query, key, value, out, lse, dout (and dlse). Asynchronous on the stream.
+ * Needs the seed and offset of the forward pass. */
+FAGEN_API int fagen_backward(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,68 @@
+/* The inside of libfagen: source -> cubin -> kernel -> launch. Used by cli/, check/ and tests/; not installed. */
+#ifndef FAGEN_RUNTIME_H
+#define FAGEN_RUNTIME_H
+
+#include "cache/store.h"
+#include "gen/gen.h"
+#include "runtime/fagen.h"
+
+/* ---- nvrtc.c: the compiler, opened with dlopen on the first miss ------------------------------------------------- */
+
+struct cubin { /* machine code and what is needed to launch it; owns its bytes */
+	void *code;
+	size_t code_len;
+	struct recipe recipe;
+	int registers;        /* most of any entry */
+	int spill_bytes;      /* spill stores + loads, summed over entries */
+	int stack_bytes;      /* most of any entry */
+	int smem_bytes;       /* dynamic, most of any entry */
+	bool serialized;      /* ptxas warned that asynchronous matrix instructions were serialised */
+	bool from_store;      /* a cache hit */
+	double compile_ms;    /* 0 for a hit */
+	char *report;         /* compiler log, "" if empty */
+};
+void cubin_free(struct cubin *);
+
+struct compiler;
+/* path NULL: search ($FAGEN_NVRTC, already mapped, CUDA_HOME, CUDA_PATH, loader path; the folder a build fetched). */
+struct compiler *compiler_open(const char *path, bool ignore_env); /* loads nothing yet */
+void compiler_close(struct compiler *);
+/* Identity without loading: ELF build ids of libnvrtc and its builtins. -1: there is none, with every path tried. */
+int MUST_USE compiler_identity(struct text *, struct compiler *, struct diag *);
+const char *compiler_path(struct compiler *);                      /* "" when none was found */
+int MUST_USE compiler_version(int *major, int *minor, struct compiler *, struct diag *); /* loads it */
+/* Compiles; no cache involved. Fills code, registers, spills, report. Any thread; runs on an 8 MiB stack of its own. */
+int MUST_USE compiler_run(struct cubin *, struct compiler *, const struct text *source, const struct target *, struct diag *);
+/* The same to PTX text, for `--emit ptx`. */
+int MUST_USE compiler_ptx(struct text *, struct compiler *, const struct text *source, const struct target *, struct diag *);
+
+/* ---- cubin.c: source -> cubin through the store ------------------------------------------------------------------- */
+
+/* Looks in the store, else compiles under the shard's lock and publishes. */
+int MUST_USE cubin_get(struct cubin *, struct store *, struct compiler *, const struct text *source,
+                       const struct target *, const struct recipe *, struct diag *);
+/* The key of that cubin, for `cache show` and -d k: appends the digest of every record. */
+int MUST_USE cubin_key(struct store_key *, struct text *explain, struct compiler *, const struct text *source,
+                       const struct target *, struct diag *);
+
+/* ---- driver.c: libcuda.so.1 by dlopen -------------------------------------------------------------------------------- */
+
+struct driver;
+struct driver *driver_open(void);                 /* loads nothing yet; NULL only when out of memory */
+void driver_close(struct driver *);
+int MUST_USE driver_init(struct driver *, struct diag *);   /* dlopen, cuInit; idempotent, thread-safe */
+int driver_version(const struct driver *);        /* 13000 for 13.0; 0 before driver_init */
+int MUST_USE driver_device_count(int *, struct driver *, struct diag *);
+struct gpu { char name[64]; int cc; int sms; int smem_block; uint64_t memory_bytes; int clock_khz; int l2_bytes; };
+int MUST_USE driver_device(struct gpu *, struct driver *, int ordinal, struct diag *);
+
+/* ---- the parts of a runtime, for cli/ and tests/ ---------------------------------------------------------------------- */
+
+struct store *runtime_store(fagen_runtime *);
+struct compiler *runtime_compiler(fagen_runtime *);
+struct driver *runtime_driver(fagen_runtime *);
+const char *runtime_templates(const fagen_runtime *);        /* NULL: built in */
+const struct spec *runtime_spec(const fagen_spec *);
+const struct plan *runtime_plan(const fagen_kernel *, enum pass); /* NULL: the kernel has no such pass */
+
+#endif

@@ -1,0 +1,100 @@
+// One PTX instruction per wrapper, named after the instruction. Shared addresses are 32-bit window addresses.
+// Element is Fp16 or Bf16: an empty tag that selects the operand type.
+
+struct Fp16 {};
+struct Bf16 {};
+
+DEVICE unsigned cvta_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
+
+DEVICE void cp_async_16(unsigned dst, const void *src) // 16 bytes, global to shared, through L2 only
+{
+	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> DEVICE void cp_async_wait() // this thread's groups but the newest PENDING have landed
+{
+	asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+DEVICE void st_shared_16(unsigned dst, uint4 v)
+{
+	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEVICE void st_shared_4(unsigned dst, unsigned v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(v) : "memory"); }
+DEVICE uint4 ld_shared_16(unsigned src)
+{
+	uint4 v;
+	asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(src) : "memory");
+	return v;
+}
+
+// Four (two) 8x8 matrices of 16-bit elements; lanes 8i..8i+7 give the row addresses of matrix i.
+DEVICE void ldmatrix_x4(unsigned (&r)[4], unsigned src)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(src) : "memory");
+}
+DEVICE void ldmatrix_x4_trans(unsigned (&r)[4], unsigned src)
+{
+	asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+	             : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(src) : "memory");
+}
+
+// d += a b, a 16x16 row-major, b 16x8 column-major, d float32 16x8. Thread (g = lane/4, t = lane%4) holds of d the rows
+// g, g+8 and columns 2t, 2t+1: {d[g][2t], d[g][2t+1], d[g+8][2t], d[g+8][2t+1]}.
+DEVICE void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Bf16)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+DEVICE void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Fp16)
+{
+	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two floats to a packed pair, round to nearest even; lo in the low half.
+DEVICE unsigned cvt_rn_x2(float lo, float hi, Bf16)
+{
+	unsigned r;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+DEVICE unsigned cvt_rn_x2(float lo, float hi, Fp16)
+{
+	unsigned r;
+	asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+	return r;
+}
+// One 16-bit element to float.
+DEVICE float cvt_f32(unsigned short v, Bf16) { return __uint_as_float((unsigned)v << 16); }
+DEVICE float cvt_f32(unsigned short v, Fp16)
+{
+	float f;
+	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v));
+	return f;
+}
+
+DEVICE float ex2(float x) // 2^x; -inf gives 0, subnormal results give 0
+{
+	float y;
+	asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+DEVICE float lg2(float x)
+{
+	float y;
+	asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+// Adds WIDTH consecutive floats to global memory; no result. WIDTH 4 needs sm_90 and a 16-byte aligned address.
+template <int WIDTH> DEVICE void red_add(float *p, const float (&v)[4]);
+template <> DEVICE void red_add<1>(float *p, const float (&v)[4])
+{
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p + i), "f"(v[i]) : "memory");
+}
