@@ -1,0 +1,69 @@
+/* kernel: the objects behind the handles of fagen.h, for runtime.c, kernel.c and launch.c. */
+#ifndef FAGEN_KERNEL_H
+#define FAGEN_KERNEL_H
+
+#include <pthread.h>
+
+#include "runtime/driver.h"
+
+struct fagen_spec {
+	struct fagen_spec *next;
+	char *name;                /* what messages call the text */
+	struct spec spec;
+	struct program program;
+};
+
+struct kernel_pass { /* one pass, loaded on one device */
+	struct plan *plan;         /* NULL: the kernel has no such pass */
+	cu_library library;
+	cu_kernel entry[RECIPE_KERNELS_MAX];
+	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
+	struct recipe recipe;
+	int registers, spill_bytes, smem_bytes;
+	bool from_store;
+};
+
+enum { KERNEL_PROBLEMS_MAX = 16 };
+
+/* Immutable from the moment it is found in the registry with `ready`, but for `problem`, which the runtime's mutex
+ * guards. */
+struct fagen_kernel {
+	struct fagen_kernel *next;
+	bool ready;                /* false: some thread is still making it */
+	fagen_runtime *runtime;
+	const struct fagen_spec *spec;
+	bool naive;
+	int ordinal;
+	cu_device device;
+	cu_context primary;
+	const struct target *target;
+	struct store_key identity; /* digest of device, sources and recipes: equal ones are one kernel */
+	struct problem problem[KERNEL_PROBLEMS_MAX]; /* the last ones that led here, so that asking again is cheap */
+	int problem_count;         /* may exceed the maximum: the oldest is overwritten */
+	struct kernel_pass pass[PASS_COUNT];
+};
+
+struct runtime_device { /* a GPU as the planner sees it */
+	struct runtime_device *next;
+	int ordinal;
+	struct gpu gpu;
+	const struct target *target;
+	struct device device;
+};
+
+struct fagen_runtime {
+	char *templates_dir;       /* NULL: built in */
+	struct store *store;
+	struct compiler *compiler;
+	struct driver *driver;
+	pthread_mutex_t mutex;     /* the lists below */
+	pthread_cond_t made;       /* a kernel became ready or was given up */
+	struct fagen_spec *specs;
+	struct fagen_kernel *kernels;
+	struct runtime_device *devices;
+};
+
+/* Unloads and frees; the driver is left alone when this is a fork of the process that loaded it. */
+void kernel_free(struct fagen_kernel *);
+
+#endif

@@ -1,0 +1,378 @@
+#include "runtime/kernel.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "templates/abi.h"
+
+/* Lengths stay below this so that the kernels may add tiles to positions in 32 bits. */
+#define SEQLEN_MAX (INT64_C(1) << 30)
+
+struct launch {
+	const struct fagen_kernel *kernel;
+	const struct kernel_pass *pass;
+	const fagen_args *args;
+	struct recipe_shape shape;
+	struct fagen_abi abi;
+	int64_t workspace;    /* bytes needed */
+};
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------- */
+
+static int count_check(const char *name, int64_t value, int64_t max, struct fault *f)
+{
+	if (value >= 0 && value <= max)
+		return 0;
+	return fault_fail(f, FAGEN_ERROR_INVALID, name, "%s is %lld; it must be 0 to %lld.", name, (long long)value,
+	                  (long long)max);
+}
+
+static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k, const fagen_args *a, struct fault *f)
+{
+	if (count_check("batch", a->batch, INT32_MAX, f) || count_check("heads_q", a->heads_q, INT32_MAX, f) ||
+	    count_check("heads_kv", a->heads_kv, INT32_MAX, f) || count_check("seqlen_q", a->seqlen_q, SEQLEN_MAX, f) ||
+	    count_check("seqlen_k", a->seqlen_k, SEQLEN_MAX, f))
+		return -1;
+	const long long hq = a->heads_q, hk = a->heads_kv;
+	const int group = k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group : k->pass[PASS_BACKWARD].recipe.kv_group;
+	if ((hq == 0) != (hk == 0))
+		return fault_fail(f, FAGEN_ERROR_INVALID, hq ? "heads_kv" : "heads_q",
+		                  "heads_q is %lld and heads_kv is %lld: both or neither may be 0.", hq, hk);
+	if (group && hq != hk * group)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "heads_q",
+		                  "heads_q is %lld and heads_kv is %lld, but the kernel is compiled for %d query head%s per key head "
+		                  "(kv_group of the spec): pass heads_q = %lld, or set kv_group: any in the spec.", hq, hk, group,
+		                  group == 1 ? "" : "s", hk * group);
+	if (hk && hq % hk)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "heads_q",
+		                  "heads_q is %lld and heads_kv is %lld: heads_q must be a multiple of heads_kv.", hq, hk);
+	if (a->batch * hq > INT32_MAX) /* both are below 2^31 */
+		return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
+		                  "batch %lld times heads_q %lld is more than 2147483647: split the batch.", (long long)a->batch, hq);
+	*shape = (struct recipe_shape){a->batch, hq, hk, a->seqlen_q, a->seqlen_k};
+	return 0;
+}
+
+/* Bytes of workspace of one pass; -1 with a message when no machine has them. */
+static int workspace_bytes(int64_t *bytes, const struct recipe *recipe, const struct recipe_shape *shape, struct fault *f)
+{
+	int64_t sum = 0;
+	for (int i = 0; i < recipe->piece_count; i++) {
+		const int64_t piece = recipe_piece_bytes(&recipe->piece[i], shape);
+		if (piece < 0 || __builtin_add_overflow(sum, piece, &sum))
+			return fault_fail(f, FAGEN_ERROR_INVALID, "workspace_size",
+			                  "Workspace piece \"%s\" of these shapes has more than 2^63 bytes.", recipe->piece[i].name);
+	}
+	*bytes = sum;
+	return 0;
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------------------------ */
+
+enum { TENSOR_WRITTEN = 1, TENSOR_OPTIONAL = 2 };
+
+struct operand {
+	const char *name;
+	const fagen_tensor *tensor;
+	int64_t heads, rows, columns; /* columns 1: float32 without a last dimension */
+	int flags;
+};
+
+static int tensor_fail(struct fault *f, const struct operand *o, const char *member, const char *why)
+{
+	char field[64];
+	snprintf(field, sizeof field, "%s.%s", o->name, member);
+	return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, why);
+}
+
+static int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o, const char *member,
+                        int64_t stride, int64_t size, int bytes, struct fault *f)
+{
+	char why[160];
+	if (size <= 1) { /* never used, so it may hold anything */
+		*out = 0;
+		return 0;
+	}
+	const int align = l->pass->recipe.load_bytes;
+	if (bytes == 2 && align > 2 && stride % (align / bytes)) {
+		snprintf(why, sizeof why, "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
+		         "kernel with problem.align = 2.", (long long)stride, align, align / bytes);
+		return tensor_fail(f, o, member, why);
+	}
+	if ((o->flags & TENSOR_WRITTEN) && stride < o->columns && stride > -o->columns) {
+		snprintf(why, sizeof why, "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
+		         (long long)stride, (long long)size, (long long)o->columns);
+		return tensor_fail(f, o, member, why);
+	}
+	int64_t span;
+	if (stride < -(INT64_MAX / 16) || stride > INT64_MAX / 16 ||
+	    __builtin_mul_overflow((stride < 0 ? -stride : stride) * bytes, size - 1, &span) ||
+	    __builtin_add_overflow(*reach, span, reach)) {
+		snprintf(why, sizeof why, "is %lld: the tensor would reach over more than 2^63 bytes.", (long long)stride);
+		return tensor_fail(f, o, member, why);
+	}
+	*out = stride;
+	return 0;
+}
+
+static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, const struct operand *o, struct fault *f)
+{
+	const fagen_tensor *t = o->tensor;
+	const int bytes = o->columns == 1 ? 4 : 2;
+	const bool empty = l->shape.batch == 0 || o->heads == 0 || o->rows == 0;
+	char why[160];
+	if (!t->data) {
+		if (empty || (o->flags & TENSOR_OPTIONAL))
+			return 0;
+		snprintf(why, sizeof why, "is NULL, but it has %lld x %lld x %lld rows.", (long long)l->shape.batch,
+		         (long long)o->heads, (long long)o->rows);
+		return tensor_fail(f, o, "data", why);
+	}
+	const int align = bytes == 2 && l->pass->recipe.load_bytes > 2 ? l->pass->recipe.load_bytes : bytes;
+	const uintptr_t address = (uintptr_t)t->data;
+	if (address % align && !empty) {
+		if (align > bytes)
+			snprintf(why, sizeof why, "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
+			         "with problem.align = 2.", t->data, align, align);
+		else
+			snprintf(why, sizeof why, "is %p, not a multiple of its element's %d bytes.", t->data, bytes);
+		return tensor_fail(f, o, "data", why);
+	}
+	int64_t reach = 0;
+	out->data = address;
+	int64_t stride[3];
+	if (!empty) {
+		if (stride_check(&stride[0], &reach, l, o, "stride_batch", t->stride_batch, l->shape.batch, bytes, f) ||
+		    stride_check(&stride[1], &reach, l, o, "stride_head", t->stride_head, o->heads, bytes, f) ||
+		    stride_check(&stride[2], &reach, l, o, "stride_seq", t->stride_seq, o->rows, bytes, f))
+			return -1;
+		out->stride_batch = stride[0];
+		out->stride_head = stride[1];
+		out->stride_seq = stride[2];
+	}
+	return 0;
+}
+
+static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
+{
+	const struct spec *spec = &l->kernel->spec->spec;
+	const fagen_args *a = l->args;
+	struct fagen_abi *abi = &l->abi;
+	const int64_t hq = a->heads_q, hk = a->heads_kv, sq = a->seqlen_q, sk = a->seqlen_k;
+	const int64_t dqk = spec->head_dim_qk, dv = spec->head_dim_v;
+	const bool back = pass == PASS_BACKWARD, lse = back || (spec->outputs & OUTPUT_LSE);
+	const struct { struct fagen_abi_tensor *to; struct operand operand; bool used; } row[] = {
+		{&abi->query, {"query", &a->query, hq, sq, dqk, 0}, true},
+		{&abi->key, {"key", &a->key, hk, sk, dqk, 0}, true},
+		{&abi->value, {"value", &a->value, hk, sk, dv, 0}, true},
+		{&abi->out, {"out", &a->out, hq, sq, dv, back ? 0 : TENSOR_WRITTEN}, true},
+		{&abi->lse, {"lse", &a->lse, hq, sq, 1, back ? 0 : TENSOR_WRITTEN}, lse},
+		{&abi->dout, {"dout", &a->dout, hq, sq, dv, 0}, back},
+		{&abi->dlse, {"dlse", &a->dlse, hq, sq, 1, TENSOR_OPTIONAL}, back},
+		{&abi->dquery, {"dquery", &a->dquery, hq, sq, dqk, TENSOR_WRITTEN}, back},
+		{&abi->dkey, {"dkey", &a->dkey, hk, sk, dqk, TENSOR_WRITTEN}, back},
+		{&abi->dvalue, {"dvalue", &a->dvalue, hk, sk, dv, TENSOR_WRITTEN}, back},
+	};
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++)
+		if (row[i].used && tensor_fill(row[i].to, l, &row[i].operand, f))
+			return -1;
+	if (!lse && a->lse.data)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "lse.data",
+		                  "lse.data is given, but this kernel does not write it: ask for outputs: [out, lse] in the spec, or "
+		                  "pass NULL.");
+	return 0;
+}
+
+/* ---- the rest of the arguments ------------------------------------------------------------------------------------ */
+
+static int dropout_fill(struct launch *l, struct fault *f)
+{
+	const fagen_args *a = l->args;
+	if (l->kernel->spec->spec.keep_256 == DROPOUT_LEVELS)
+		return 0;
+	if ((uintptr_t)a->rng_state % 8)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "rng_state", "rng_state is %p, not a multiple of 8 bytes.",
+		                  (const void *)a->rng_state);
+	if (!a->rng_state && a->offset > UINT32_MAX)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "offset",
+		                  "offset is %llu; it must be below 2^32, or dropout would repeat: change the seed instead.",
+		                  (unsigned long long)a->offset);
+	l->abi.rng_state = (uintptr_t)a->rng_state;
+	l->abi.seed = a->seed;
+	l->abi.offset = a->offset;
+	return 0;
+}
+
+static int workspace_fill(struct launch *l, struct fault *f)
+{
+	const struct recipe *recipe = &l->pass->recipe;
+	const fagen_args *a = l->args;
+	if (workspace_bytes(&l->workspace, recipe, &l->shape, f))
+		return -1;
+	if (!l->workspace)
+		return 0;
+	if (!a->workspace)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace", "workspace is NULL; these shapes need %lld bytes "
+		                  "(fagen_workspace_size).", (long long)l->workspace);
+	if ((uintptr_t)a->workspace % 256)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace", "workspace is %p, not a multiple of 256 bytes.", a->workspace);
+	if (a->workspace_size < (uint64_t)l->workspace)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace_size",
+		                  "workspace_size is %zu bytes; these shapes need %lld (fagen_workspace_size).", a->workspace_size,
+		                  (long long)l->workspace);
+	unsigned long long at = (uintptr_t)a->workspace;
+	for (int i = 0; i < recipe->piece_count; i++) {
+		memcpy((char *)&l->abi + l->pass->piece_field[i], &at, sizeof at);
+		at += (unsigned long long)recipe_piece_bytes(&recipe->piece[i], &l->shape);
+	}
+	return 0;
+}
+
+static int grids_check(const struct launch *l, struct fault *f)
+{
+	for (int i = 0; i < l->pass->recipe.kernel_count; i++)
+		if (recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape) < 0)
+			return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
+			                  "batch %lld, heads_q %lld, heads_kv %lld, seqlen_q %lld, seqlen_k %lld need more than 2147483647 "
+			                  "blocks of kernel %s: split the batch.", (long long)l->shape.batch,
+			                  (long long)l->shape.heads_q, (long long)l->shape.heads_kv, (long long)l->shape.seqlen_q,
+			                  (long long)l->shape.seqlen_k, l->pass->recipe.kernel[i].entry);
+	return 0;
+}
+
+static int args_take(fagen_args *args, const fagen_args *given, struct fault *f)
+{
+	if (!struct_take(args, sizeof *args, given))
+		return 0;
+	return fault_fail(f, FAGEN_ERROR_INVALID, "struct_size",
+	                  "args.struct_size is not set: it says which version of struct fagen_args the caller has.");
+}
+
+/* ---- launching ---------------------------------------------------------------------------------------------------- */
+
+/* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
+ * launch, but not to a memset; a stream name (NULL, legacy, per-thread) means the stream of the current context. */
+static int context_enter(bool *pushed, const struct launch *l, cu_stream stream, bool zeroes, struct fault *f)
+{
+	const struct driver *d = l->kernel->runtime->driver;
+	const struct cuda_calls *cu = driver_calls(d);
+	*pushed = false;
+	if (!CU_STREAM_IS_NAME(stream) && !zeroes)
+		return 0;
+	cu_context context = NULL;
+	cu_device device;
+	cu_result r = cu->cuCtxGetCurrent(&context);
+	if (r)
+		return driver_fail(d, f, r, "Asking for the current context (cuCtxGetCurrent)");
+	if (context && !cu->cuCtxGetDevice(&device) && device == l->kernel->device)
+		return 0;
+	context = l->kernel->primary;
+	if (!CU_STREAM_IS_NAME(stream) && (r = cu->cuStreamGetCtx(stream, &context)))
+		return driver_fail(d, f, r, "Asking for the stream's context (cuStreamGetCtx)");
+	if ((r = cu->cuCtxPushCurrent_v2(context)))
+		return driver_fail(d, f, r, "Entering the GPU's context (cuCtxPushCurrent)");
+	*pushed = true;
+	return 0;
+}
+
+static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
+{
+	const struct driver *d = l->kernel->runtime->driver;
+	const struct cuda_calls *cu = driver_calls(d);
+	const struct recipe *recipe = &l->pass->recipe;
+	for (int i = 0; i < recipe->piece_count; i++) {
+		const int64_t bytes = recipe_piece_bytes(&recipe->piece[i], &l->shape);
+		if (!recipe->piece[i].zeroed || !bytes)
+			continue;
+		unsigned long long at;
+		memcpy(&at, (const char *)&l->abi + l->pass->piece_field[i], sizeof at);
+		const cu_result r = cu->cuMemsetD32Async(at, 0, (size_t)bytes / 4, stream);
+		if (r)
+			return driver_fail(d, f, r, "Clearing the workspace (cuMemsetD32Async)");
+	}
+	for (int i = 0; i < recipe->kernel_count; i++) {
+		const struct recipe_kernel *rk = &recipe->kernel[i];
+		const int64_t grid = recipe_grid_size(rk, &l->shape);
+		void *params[] = {&l->abi};
+		if (!grid)
+			continue;
+		/* The driver takes a context-independent kernel handle where it takes a function. */
+		const cu_result r = cu->cuLaunchKernel((cu_function)(void *)l->pass->entry[i], (unsigned int)grid, 1, 1,
+		                                       (unsigned int)rk->threads, 1, 1, (unsigned int)rk->smem_bytes, stream,
+		                                       params, NULL);
+		if (r) {
+			driver_fail(d, f, r, "Launching a kernel (cuLaunchKernel)");
+			return fault_fail(f, FAGEN_ERROR_DRIVER, NULL, "It was kernel %s with %lld blocks of %d threads and %d bytes of "
+			                  "shared memory.", rk->entry, (long long)grid, rk->threads, rk->smem_bytes);
+		}
+	}
+	return 0;
+}
+
+static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen_args *given, cu_stream stream, struct fault *f)
+{
+	fagen_args args;
+	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
+	if (!l.pass->plan)
+		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel", "This kernel has no %s pass: add %s to passes in the spec.",
+		                  pass == PASS_FORWARD ? "forward" : "backward", pass == PASS_FORWARD ? "forward" : "backward");
+	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || tensors_fill(&l, pass, f) ||
+	    dropout_fill(&l, f) || workspace_fill(&l, f) || grids_check(&l, f) || driver_check_fork(k->runtime->driver, f))
+		return -1;
+	if (!args.batch || !args.heads_q)
+		return 0;
+	l.abi.batch = (int)args.batch;
+	l.abi.heads_q = (int)args.heads_q;
+	l.abi.heads_kv = (int)args.heads_kv;
+	l.abi.seqlen_q = (int)args.seqlen_q;
+	l.abi.seqlen_k = (int)args.seqlen_k;
+	bool zeroes = false, pushed;
+	for (int i = 0; i < l.pass->recipe.piece_count; i++)
+		zeroes = zeroes || l.pass->recipe.piece[i].zeroed;
+	if (context_enter(&pushed, &l, stream, zeroes, f))
+		return -1;
+	int rc = kernels_launch(&l, stream, f);
+	if (pushed && driver_pop(k->runtime->driver, f))
+		rc = -1;
+	return rc;
+}
+
+static int launch_call(const fagen_kernel *k, enum pass pass, const fagen_args *args, fagen_stream stream, fagen_error *error)
+{
+	struct diag diag = {0};
+	struct fault f = {.diag = &diag};
+	fault_clear(error);
+	return pass_launch(k, pass, args, stream, &f) ? fault_report(error, &f) : FAGEN_OK;
+}
+
+int fagen_forward(const fagen_kernel *k, const fagen_args *args, fagen_stream stream, fagen_error *error)
+{
+	return launch_call(k, PASS_FORWARD, args, stream, error);
+}
+
+int fagen_backward(const fagen_kernel *k, const fagen_args *args, fagen_stream stream, fagen_error *error)
+{
+	return launch_call(k, PASS_BACKWARD, args, stream, error);
+}
+
+int fagen_workspace_size(size_t *out, const fagen_kernel *k, const fagen_args *given, fagen_error *error)
+{
+	struct diag diag = {0};
+	struct fault f = {.diag = &diag};
+	fagen_args args;
+	struct recipe_shape shape;
+	int64_t most = 0;
+	fault_clear(error);
+	if (args_take(&args, given, &f) || shape_check(&shape, k, &args, &f))
+		return fault_report(error, &f);
+	for (int i = 0; i < PASS_COUNT; i++) {
+		int64_t bytes;
+		if (!k->pass[i].plan)
+			continue;
+		if (workspace_bytes(&bytes, &k->pass[i].recipe, &shape, &f))
+			return fault_report(error, &f);
+		most = bytes > most ? bytes : most;
+	}
+	*out = (size_t)most;
+	return FAGEN_OK;
+}

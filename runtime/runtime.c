@@ -1,0 +1,141 @@
+#include "runtime/kernel.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+const char *fagen_version(void) { return FAGEN_VERSION; }
+
+/* Copies a string that may be NULL. false: out of memory. */
+static bool copy_string(char **to, const char *from)
+{
+	*to = from ? strdup(from) : NULL;
+	return !from || *to;
+}
+
+static void runtime_free(fagen_runtime *rt)
+{
+	while (rt->kernels) {
+		struct fagen_kernel *k = rt->kernels;
+		rt->kernels = k->next;
+		kernel_free(k);
+	}
+	while (rt->devices) {
+		struct runtime_device *d = rt->devices;
+		rt->devices = d->next;
+		free(d);
+	}
+	while (rt->specs) {
+		struct fagen_spec *s = rt->specs;
+		rt->specs = s->next;
+		free(s->name);
+		free(s);
+	}
+	if (rt->driver)
+		driver_close(rt->driver);
+	if (rt->compiler)
+		compiler_close(rt->compiler);
+	if (rt->store)
+		store_close(rt->store);
+	pthread_cond_destroy(&rt->made);
+	pthread_mutex_destroy(&rt->mutex);
+	free(rt->templates_dir);
+	free(rt);
+}
+
+int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *error)
+{
+	struct diag diag = {0};
+	struct fault f = {.diag = &diag};
+	fagen_config config = {0};
+	fault_clear(error);
+	if (given && struct_take(&config, sizeof config, given)) {
+		fault_fail(&f, FAGEN_ERROR_INVALID, "struct_size",
+		           "config.struct_size is not set: it says which version of struct fagen_config the caller has.");
+		return fault_report(error, &f);
+	}
+	fagen_runtime *rt = calloc(1, sizeof *rt);
+	if (!rt)
+		goto no_memory;
+	if (pthread_mutex_init(&rt->mutex, NULL)) {
+		free(rt);
+		goto no_memory;
+	}
+	if (pthread_cond_init(&rt->made, NULL)) {
+		pthread_mutex_destroy(&rt->mutex);
+		free(rt);
+		goto no_memory;
+	}
+	const char *templates = config.templates_dir;
+	if (!templates && !config.ignore_env)
+		templates = getenv("FAGEN_TEMPLATES");
+	if (templates && !*templates)
+		templates = NULL;
+	const struct store_config store = {.dir = config.cache_dir, .ignore_env = config.ignore_env != 0};
+	if (!copy_string(&rt->templates_dir, templates) || !(rt->store = store_open(&store)) ||
+	    !(rt->compiler = compiler_open(config.nvrtc_path, config.ignore_env != 0)) || !(rt->driver = driver_open())) {
+		runtime_free(rt);
+		goto no_memory;
+	}
+	*out = rt;
+	return FAGEN_OK;
+no_memory:
+	fault_fail(&f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
+	return fault_report(error, &f);
+}
+
+void fagen_close(fagen_runtime *rt)
+{
+	if (rt)
+		runtime_free(rt);
+}
+
+/* Parses text, or a file when there is none, lowers it and keeps both in the runtime. */
+static int spec_keep(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name, struct fault *f)
+{
+	struct fagen_spec *s = calloc(1, sizeof *s);
+	if (!s || !copy_string(&s->name, name)) {
+		free(s);
+		return fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
+	}
+	if ((yaml ? spec_parse(&s->spec, yaml, len, s->name, f->diag) : spec_load(&s->spec, s->name, f->diag)) ||
+	    program_lower(&s->program, &s->spec, f->diag)) {
+		fault_stage(f, FAGEN_ERROR_SPEC);
+		free(s->name);
+		free(s);
+		return -1;
+	}
+	pthread_mutex_lock(&rt->mutex);
+	s->next = rt->specs;
+	rt->specs = s;
+	pthread_mutex_unlock(&rt->mutex);
+	*out = s;
+	return 0;
+}
+
+static int spec_call(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name, fagen_error *error)
+{
+	struct diag diag = {0};
+	struct fault f = {.diag = &diag};
+	fault_clear(error);
+	if (spec_keep(out, rt, yaml, len, name, &f))
+		return fault_report(error, &f);
+	diag_free(&diag); /* warnings */
+	return FAGEN_OK;
+}
+
+int fagen_spec_load(fagen_spec **out, fagen_runtime *rt, const char *path, fagen_error *error)
+{
+	return spec_call(out, rt, NULL, 0, path, error);
+}
+
+int fagen_spec_parse(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name, fagen_error *error)
+{
+	return spec_call(out, rt, yaml ? yaml : "", yaml ? len : 0, name ? name : "spec", error);
+}
+
+struct store *runtime_store(fagen_runtime *rt) { return rt->store; }
+struct compiler *runtime_compiler(fagen_runtime *rt) { return rt->compiler; }
+struct driver *runtime_driver(fagen_runtime *rt) { return rt->driver; }
+const char *runtime_templates(const fagen_runtime *rt) { return rt->templates_dir; }
+const struct spec *runtime_spec(const fagen_spec *s) { return &s->spec; }
+const struct plan *runtime_plan(const fagen_kernel *k, enum pass pass) { return k->pass[pass].plan; }
