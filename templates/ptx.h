@@ -6,9 +6,10 @@ struct Bf16 {};
 
 DEVICE unsigned cvta_shared(const void *p) { return (unsigned)__cvta_generic_to_shared(p); }
 
-DEVICE void cp_async_16(unsigned dst, const void *src) // 16 bytes, global to shared, through L2 only
+// 16 bytes, global to shared, past L1; zeros are written and nothing is read when `inside` is false.
+DEVICE void cp_async_16_zfill(unsigned dst, const void *src, bool inside)
 {
-	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(inside ? 16 : 0) : "memory");
 }
 DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void cp_async_wait() // this thread's groups but the newest PENDING have landed
@@ -44,13 +45,13 @@ DEVICE void ldmatrix_x4_trans(unsigned (&r)[4], unsigned src)
 // g, g+8 and columns 2t, 2t+1: {d[g][2t], d[g][2t+1], d[g+8][2t], d[g+8][2t+1]}.
 DEVICE void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Bf16)
 {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 DEVICE void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4], unsigned b0, unsigned b1, Fp16)
 {
-	asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
 	             : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
 	             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -77,6 +78,21 @@ DEVICE float cvt_f32(unsigned short v, Fp16)
 	return f;
 }
 
+// threadIdx.x, read anew at every call: what a loop derives from it is not kept in registers between iterations.
+DEVICE unsigned mov_tid_x()
+{
+	unsigned t;
+	asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
+	return t;
+}
+
+DEVICE unsigned prmt(unsigned a, unsigned b, unsigned selector)
+{
+	unsigned r;
+	asm("prmt.b32 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(selector));
+	return r;
+}
+
 DEVICE float ex2(float x) // 2^x; -inf gives 0, subnormal results give 0
 {
 	float y;
@@ -90,11 +106,16 @@ DEVICE float lg2(float x)
 	return y;
 }
 
-// Adds WIDTH consecutive floats to global memory; no result. WIDTH 4 needs sm_90 and a 16-byte aligned address.
-template <int WIDTH> DEVICE void red_add(float *p, const float (&v)[4]);
-template <> DEVICE void red_add<1>(float *p, const float (&v)[4])
+// Adds 4 consecutive floats to global memory; no result. The vector form needs sm_90 and a 16-byte aligned address.
+template <int N> struct Width {};
+DEVICE void red_add_4(float *p, const float (&v)[4], Width<1>)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
 		asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p + i), "f"(v[i]) : "memory");
+}
+template <int N> DEVICE void red_add_4(float *p, const float (&v)[4], Width<N>)
+{
+	static_assert(N == 4, "RED_WIDTH is 1 or 4");
+	asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(p), "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]) : "memory");
 }

@@ -1,60 +1,105 @@
-// Tiles in shared memory: ROWS rows of CHUNKS 16-byte chunks (8 elements each), rows packed without padding. The chunk
-// index is XORed with row bits so that any 8 consecutive rows of one chunk column lie in 8 different bank groups, for
-// every width: with CHUNKS = 2^z * odd the row stride itself spreads 2^(3-z) rows, and the XOR on the low z bits of
-// the chunk spreads the rest. ldmatrix (8 rows x 16 bytes) and row-wise 16-byte stores are then free of conflicts.
+// Tiles in shared memory: rows of CHUNKS 16-byte chunks (8 elements each), packed without padding. The chunk index is
+// XORed with row bits so that any 8 consecutive rows of one chunk column lie in 8 different bank groups, for every
+// even CHUNKS: with CHUNKS = 2^z * odd (z at most 3) the row stride itself spreads 2^(3-z) rows, and the XOR on the low
+// z bits of the chunk spreads the rest. ldmatrix (8 rows x 16 bytes) and 16-byte stores along rows are then free of
+// bank conflicts. Only the low 3 bits of the row enter the XOR, so rows 8 apart share it.
 
 template <int CHUNKS> DEVICE constexpr int swizzle_bits() { return CHUNKS % 8 == 0 ? 3 : CHUNKS % 4 == 0 ? 2 : CHUNKS % 2 == 0 ? 1 : 0; }
-
-// Byte offset of chunk `chunk` of row `row`.
-template <int CHUNKS> DEVICE int tile_offset(int row, int chunk)
+template <int CHUNKS> DEVICE int swizzle(int row)
 {
 	constexpr int z = swizzle_bits<CHUNKS>();
-	return (row * CHUNKS + (chunk ^ ((row >> (3 - z)) & ((1 << z) - 1)))) * 16;
+	return (row >> (3 - z)) & ((1 << z) - 1);
 }
+
+// Byte offset of a chunk.
+template <int CHUNKS> DEVICE int tile_offset(int row, int chunk) { return (row * CHUNKS + (chunk ^ swizzle<CHUNKS>(row))) * 16; }
+
+// The part of a chunk address that depends on the lane: its row, and its own lowest bit of the chunk index. The rest, a
+// chunk (even where the lane has a bit of its own) and whole groups of 8 rows, both constants, mostly becomes immediates.
+template <int CHUNKS> struct TileLane {
+	unsigned row, x;
+	__device__ __forceinline__ TileLane(unsigned tile, int row_, int odd) : row(tile + row_ * CHUNKS * 16), x((odd ^ swizzle<CHUNKS>(row_)) * 16) {}
+	__device__ __forceinline__ unsigned at(int row8, int chunk) const
+	{
+		constexpr int low = (1 << swizzle_bits<CHUNKS>()) - 1;
+		return row + (row8 * CHUNKS + (chunk & ~low)) * 16 + (x ^ ((chunk & low) * 16));
+	}
+};
 
 // Copies rows [row0, row0 + ROWS) of a row-major matrix [rows][WIDTH] of 16-bit elements into a tile; rows at or past
 // `rows` and columns at or past WIDTH become zero. `src` is the address of row 0, `stride` in elements. Chunks travel
 // by cp.async when rows are 16-byte aligned (LOAD_BYTES 16: the caller commits and waits), else element by element
-// through registers (done when the call returns). Either way visible to others only after a barrier.
-template <int ROWS, int WIDTH, int CHUNKS, int THREADS>
+// through registers (done when the call returns). Either way visible to other threads only after a barrier.
+//
+// 2^z neighbouring threads copy 2^z neighbouring chunks; a thread keeps its low chunk bits and its row modulo 8, so that
+// its shared addresses differ by constants only.
+template <int ROWS, int WIDTH, int CHUNKS, int THREADS_>
 DEVICE void tile_load(unsigned tile, const unsigned short *src, long long stride, int row0, int rows)
 {
+	constexpr int ACROSS = 1 << swizzle_bits<CHUNKS>(); // threads along a row
+	constexpr int DOWN = THREADS_ / ACROSS;             // rows of one pass
+	static_assert(DOWN % 8 == 0, "a pass must keep the row modulo 8");
 	constexpr int FILLED = WIDTH / 8; // chunks of a row that come from memory
-	for (int i = threadIdx.x; i < ROWS * CHUNKS; i += THREADS) {
-		const int row = i / CHUNKS, chunk = i % CHUNKS;
-		const unsigned dst = tile + tile_offset<CHUNKS>(row, chunk);
-		const unsigned short *p = src + (row0 + row) * stride + chunk * 8;
-		if (row0 + row >= rows || chunk >= FILLED) {
-			st_shared_16(dst, make_uint4(0, 0, 0, 0));
-		} else if constexpr (LOAD_BYTES == 16) {
-			cp_async_16(dst, p);
-		} else {
-			uint4 v;
-			v.x = p[0] | (unsigned)p[1] << 16;
-			v.y = p[2] | (unsigned)p[3] << 16;
-			v.z = p[4] | (unsigned)p[5] << 16;
-			v.w = p[6] | (unsigned)p[7] << 16;
-			st_shared_16(dst, v);
+	const unsigned thread = mov_tid_x();
+	const int row = thread / ACROSS, chunk = thread % ACROSS;
+	const unsigned dst = tile + tile_offset<CHUNKS>(row, chunk);
+	const unsigned short *p = src + (row0 + row) * stride + chunk * 8;
+	const int left = rows - row0 - row; // rows of the matrix from this thread's first one on
+#pragma unroll(LOAD_BYTES == 16 ? ROWS : 1)
+	for (int r = 0; r < ROWS; r += DOWN) {
+		if (ROWS % DOWN != 0 && row + r >= ROWS)
+			break;
+#pragma unroll
+		for (int c = 0; c < CHUNKS; c += ACROSS) {
+			const bool inside = r < left && (c + ACROSS <= FILLED || c + chunk < FILLED);
+			const unsigned to = dst + (r * CHUNKS + c) * 16;
+			if constexpr (LOAD_BYTES == 16) {
+				cp_async_16_zfill(to, p + c * 8, inside);
+			} else {
+				uint4 v = make_uint4(0, 0, 0, 0);
+				if (inside) {
+					const unsigned short *e = p + c * 8;
+					v.x = e[0] | (unsigned)e[1] << 16;
+					v.y = e[2] | (unsigned)e[3] << 16;
+					v.z = e[4] | (unsigned)e[5] << 16;
+					v.w = e[6] | (unsigned)e[7] << 16;
+				}
+				st_shared_16(to, v);
+			}
 		}
+		p += DOWN * stride;
 	}
 }
 
-// The reverse: writes the tile's rows inside the matrix, columns < WIDTH. After a barrier that orders the tile's writers before.
-template <int ROWS, int WIDTH, int CHUNKS, int THREADS>
+// The reverse: writes the tile's rows that lie inside the matrix, columns < WIDTH. Call after a barrier that orders the
+// tile's writers before.
+template <int ROWS, int WIDTH, int CHUNKS, int THREADS_>
 DEVICE void tile_store(unsigned tile, unsigned short *dst, long long stride, int row0, int rows)
 {
+	constexpr int ACROSS = 1 << swizzle_bits<CHUNKS>();
+	constexpr int DOWN = THREADS_ / ACROSS;
 	constexpr int FILLED = WIDTH / 8;
-	for (int i = threadIdx.x; i < ROWS * FILLED; i += THREADS) {
-		const int row = i / FILLED, chunk = i % FILLED;
-		if (row0 + row >= rows)
-			continue;
-		const uint4 v = ld_shared_16(tile + tile_offset<CHUNKS>(row, chunk));
-		unsigned short *p = dst + (row0 + row) * stride + chunk * 8;
-		if constexpr (LOAD_BYTES == 16) {
-			*reinterpret_cast<uint4 *>(p) = v;
-		} else {
-			p[0] = v.x, p[1] = v.x >> 16, p[2] = v.y, p[3] = v.y >> 16;
-			p[4] = v.z, p[5] = v.z >> 16, p[6] = v.w, p[7] = v.w >> 16;
+	const int row = threadIdx.x / ACROSS, chunk = threadIdx.x % ACROSS;
+	const unsigned from = tile + tile_offset<CHUNKS>(row, chunk);
+	unsigned short *p = dst + (row0 + row) * stride + chunk * 8;
+	const int left = rows - row0 - row;
+#pragma unroll
+	for (int r = 0; r < ROWS; r += DOWN) {
+		if (ROWS % DOWN != 0 && row + r >= ROWS)
+			break;
+#pragma unroll
+		for (int c = 0; c < CHUNKS; c += ACROSS) {
+			if (r < left && (c + ACROSS <= FILLED || c + chunk < FILLED)) {
+				const uint4 v = ld_shared_16(from + (r * CHUNKS + c) * 16);
+				unsigned short *e = p + c * 8;
+				if constexpr (LOAD_BYTES == 16) {
+					*reinterpret_cast<uint4 *>(e) = v;
+				} else {
+					e[0] = v.x, e[1] = v.x >> 16, e[2] = v.y, e[3] = v.y >> 16;
+					e[4] = v.z, e[5] = v.z >> 16, e[6] = v.w, e[7] = v.w >> 16;
+				}
+			}
 		}
+		p += DOWN * stride;
 	}
 }

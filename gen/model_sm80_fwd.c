@@ -1,0 +1,106 @@
+/* What the planner must know of templates/sm80/fwd.cu. Names and formulas mirror the skeleton's constants. */
+#include "gen/model.h"
+
+#include <stdio.h>
+
+static int chunks(int head_dim) { return (head_dim + 15) / 16 * 2; }
+
+static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec)
+{
+	if (t->warps < 2 || t->warps > 16) {
+		snprintf(reason, REASON_MAX, "%d warps; want 2 to 16", t->warps);
+		return false;
+	}
+	if (t->m % (16 * t->warps) != 0 || t->m / (16 * t->warps) > 2) {
+		snprintf(reason, REASON_MAX, "m %d with %d warps; a warp owns 16 or 32 rows: want m %d or %d", t->m, t->warps,
+		         16 * t->warps, 32 * t->warps);
+		return false;
+	}
+	if (t->n % 16 != 0 || t->n < 16 || t->n > 256) {
+		snprintf(reason, REASON_MAX, "n %d; want a multiple of 16 from 16 to 256", t->n);
+		return false;
+	}
+	if (spec->keep_256 < DROPOUT_LEVELS && t->n % 64 != 0 && 64 % t->n != 0) {
+		snprintf(reason, REASON_MAX, "n %d with dropout; want a divisor or a multiple of 64", t->n);
+		return false;
+	}
+	if (t->stages < 1 || t->stages > 4) {
+		snprintf(reason, REASON_MAX, "%d stages; want 1 to 4", t->stages);
+		return false;
+	}
+	return true;
+}
+
+static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
+{
+	static const struct { int m, warps; } rows[] = {{128, 4}, {128, 8}, {64, 4}};
+	static const int keys[] = {128, 96, 64, 32};
+	int count = 0;
+	(void)target;
+	for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
+		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+			for (int stages = 1; stages <= 2; stages++) {
+				const struct tile_request t = {.m = rows[r].m, .n = keys[k], .warps = rows[r].warps, .stages = stages};
+				char reason[REASON_MAX];
+				if (count < max && fwd_legal(reason, &t, spec))
+					tile[count++] = t;
+			}
+	return count;
+}
+
+static void add_term(struct candidate *c, const char *name, int bytes)
+{
+	struct smem_term *term = &c->smem_term[c->smem_term_count++];
+	snprintf(term->name, sizeof term->name, "%s", name);
+	term->bytes = bytes;
+	c->smem_bytes += bytes;
+}
+
+static void fwd_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+{
+	const int row_qk = chunks(spec->head_dim_qk) * 16, row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
+	const int blocks_m = c->tile_m / (16 * c->warps);
+	(void)target;
+
+	c->smem_term_count = c->smem_bytes = 0;
+	add_term(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
+	add_term(c, "K", c->stages * c->tile_n * row_qk);
+	add_term(c, "V", c->stages * c->tile_n * row_v);
+	add_term(c, "dropout key", 16);
+
+	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0 compiles
+	 * every shape with at most 192 accumulators without spills. */
+	const int accumulators = blocks_m * (c->tile_n / 2 + (spec->head_dim_v + 7) / 8 * 4);
+	c->regs = accumulators + 60;
+
+	/* One visited tile, in clocks of one SM. */
+	const double cells = (double)c->tile_m * c->tile_n;
+	const double dim = (row_qk + row_v) / 2.0; /* columns of both products */
+	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 5.5 : 0; /* two Philox calls and eight LOP3 for 32 cells, select */
+	const double smem_bytes = c->warps * ((double)blocks_m * 16 * row_qk + (double)c->tile_n * (row_qk + row_v)) /* ldmatrix */
+	                          + (double)c->tile_n * (row_qk + row_v);                                          /* arriving K and V */
+	c->cost_us[COST_MMA] = 2 * cells * dim / device->mma_flop_clk;
+	c->cost_us[COST_EXP] = cells / device->exp_clk;
+	c->cost_us[COST_ALU] = cells * (4.5 + dropout_ops) / device->alu_clk;
+	c->cost_us[COST_SMEM] = smem_bytes / 128;
+}
+
+static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+{
+	(void)spec, (void)target;
+	*recipe = (struct recipe){
+		.kernel_count = 1,
+		.kernel[0] = {.entry = "fagen_forward", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = 32 * c->warps,
+		              .smem_bytes = c->smem_bytes},
+	};
+}
+
+const struct template_model model_sm80_fwd = {
+	.templ = "sm80/fwd",
+	.pass = PASS_FORWARD,
+	.cc_min = 80,
+	.tiles = fwd_tiles,
+	.legal = fwd_legal,
+	.shape = fwd_shape,
+	.recipe = fwd_recipe,
+};

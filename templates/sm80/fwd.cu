@@ -1,0 +1,296 @@
+// Forward, portable schedule (FlashAttention-2, Dao 2023, section 3): one CTA per query tile of one head; every warp owns
+// 16 * BLOCKS_M query rows and all keys of a tile, so that softmax stays inside quads of lanes. K and V tiles stream
+// through STAGES buffers by cp.async; S, P and O live in registers; P is used as a matrix operand where it was made.
+//
+// Loads run AHEAD = STAGES - 1 tiles in front of their use. Groups are committed in the order K, V, K, V, ... (empty ones
+// past the end), so a wait that leaves 2 * AHEAD groups pending always means "the tile about to be used has landed".
+
+constexpr int THREADS = 32 * WARPS;
+constexpr int BLOCKS_M = TILE_M / (16 * WARPS);            // 16-row blocks of a warp
+constexpr int BLOCKS_N = TILE_N / 8;                       // 8-key blocks of S
+constexpr int BLOCKS_V = HEAD_DIM_V / 8;                   // 8-column blocks of O
+constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16;          // k16 steps of Q K^T
+constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;            // 16-column steps of a V row
+constexpr int CHUNKS_QK = 2 * STEPS_QK;                    // 16-byte chunks of a shared Q or K row, zero past HEAD_DIM_QK
+constexpr int CHUNKS_V = 2 * STEPS_V;
+constexpr int AHEAD = STAGES - 1;
+static_assert(TILE_M % (16 * WARPS) == 0 && TILE_N % 16 == 0, "tiles are made of 16x8x16 matrix products");
+static_assert(KEEP_256 == 256 || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
+
+struct Smem {
+	union { // O replaces Q when the last tile is done
+		unsigned short query[TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK], swizzled chunks
+		unsigned short out[TILE_M * CHUNKS_V * 8];    // [TILE_M][CHUNKS_V]
+	};
+	unsigned short key[STAGES][TILE_N * CHUNKS_QK * 8];  // [TILE_N][CHUNKS_QK]
+	unsigned short value[STAGES][TILE_N * CHUNKS_V * 8]; // [TILE_N][CHUNKS_V]
+	DropoutKey dropout;                                  // here and not in registers, which are full
+};
+static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_fwd.c disagree");
+
+// The running maximum is raised only when it would grow by more than this (base 2): P then stays below 2^8, which both
+// operand types hold as exactly as 1, and O is rescaled rarely instead of at every tile (FlashAttention-4's rule).
+constexpr float LAZY_LOG2 = 8.0f;
+// Beyond this |max|, max * LOGIT_SCALE rounds too coarsely to be subtracted after scaling; subtract before.
+constexpr float LARGE_LOGIT = 4096.0f;
+
+DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
+DEVICE float quad_max(float x)
+{
+	x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+	return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+DEVICE float quad_sum(float x)
+{
+	x += __shfl_xor_sync(~0u, x, 1);
+	return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// Clears the halves of packed P pairs whose dropout bit is 0. After `word << n8 block`, the decision of row half r and
+// column parity e is the sign of byte 2r + e, and prmt in sign mode spreads it over a 16-bit half.
+DEVICE void dropout_pairs(unsigned &row_low, unsigned &row_high, unsigned word)
+{
+	row_low &= prmt(word, word, 0x9988);
+	row_high &= prmt(word, word, 0xBBAA);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid_constant__ fagen_abi p)
+{
+	extern __shared__ __align__(128) unsigned char smem_bytes[];
+	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
+
+	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
+	const int tiles = ceil_div(p.seqlen_q, TILE_M);
+	const int q0 = (tiles - 1 - blockIdx.x % tiles) * TILE_M;
+	const int h = blockIdx.x / tiles % p.heads_q;
+	const int b = blockIdx.x / tiles / p.heads_q;
+	const int h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv);
+
+	// In an accumulator this lane holds rows g, g + 8 and columns 2t, 2t + 1 of each block; row_g is g's query position.
+	// Everything derived from the thread index is computed anew where it is used: the loop has no register to spare.
+	const auto lane_row_g = [&] { return q0 + mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4; };
+	const auto lane_2t = [] { return mov_tid_x() % 4 * 2; };
+
+	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) + b * p.query.stride_batch + h * p.query.stride_head;
+	const auto *key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch + h_kv * p.key.stride_head;
+	const auto *value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch + h_kv * p.value.stride_head;
+
+	if (KEEP_256 < 256 && threadIdx.x == 0) { // read after the first barrier
+		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
+	}
+
+	Stream visit = stream_begin(key_range(q0, int_min(q0 + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k), TILE_N);
+	Stream loads = visit;
+	int loaded = -1;                       // tile of the newest K load; its V follows
+	int load_stage = 0, value_stage = 0;   // buffers of the next K and V load
+	const auto load_key = [&] {
+		int tile_class;
+		if (stream_next(&loads, &loaded, &tile_class))
+			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[load_stage]), key, p.key.stride_seq, loaded * TILE_N, p.seqlen_k);
+		else
+			loaded = -1;
+		cp_async_commit();
+		load_stage = load_stage + 1 == STAGES ? 0 : load_stage + 1;
+	};
+	const auto load_value = [&] {
+		if (loaded >= 0)
+			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[value_stage]), value, p.value.stride_seq, loaded * TILE_N, p.seqlen_k);
+		cp_async_commit();
+		value_stage = value_stage + 1 == STAGES ? 0 : value_stage + 1;
+	};
+
+	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query), query, p.query.stride_seq, q0, p.seqlen_q); // joins the group of the first K
+	load_key();
+#pragma unroll
+	for (int i = 0; i < AHEAD; i++) {
+		load_value();
+		load_key();
+	}
+
+	float acc[BLOCKS_M][BLOCKS_V][4] = {};  // O, unnormalised
+	float row_max[BLOCKS_M][2], row_sum[BLOCKS_M][2]; // of rows g, g+8 of each block; the sum is this lane's part
+#pragma unroll
+	for (int i = 0; i < BLOCKS_M; i++)
+		row_max[i][0] = row_max[i][1] = minus_infinity(), row_sum[i][0] = row_sum[i][1] = 0;
+
+	int tile, tile_class, stage = 0;
+	while (stream_next(&visit, &tile, &tile_class)) {
+		const int k0 = tile * TILE_N;
+		cp_async_wait<2 * AHEAD>();
+		__syncthreads(); // K(tile) of all threads before its readers; readers of the previous V before it is overwritten
+		load_value();
+
+		// ldmatrix, A operand: rows lane%16, chunk lane/16; B operand, two 8-key blocks: keys lane%8 + 8*(lane/16), chunk lane/8%2.
+		const int l = mov_tid_x() % 32;
+		const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), mov_tid_x() / 32 * 16 * BLOCKS_M + l % 16, l / 16);
+		const TileLane<CHUNKS_QK> key_lane(cvta_shared(smem.key[stage]), l % 8 + 8 * (l / 16), l / 8 % 2);
+		float s[BLOCKS_M][BLOCKS_N][4] = {};
+#pragma unroll
+		for (int step = 0; step < STEPS_QK; step++) {
+			unsigned a[BLOCKS_M][4];
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+				ldmatrix_x4(a[i], query_lane.at(16 * i, 2 * step));
+#pragma unroll
+			for (int j = 0; j < BLOCKS_N; j += 2) {
+				unsigned k[4];
+				ldmatrix_x4(k, key_lane.at(8 * j, 2 * step));
+#pragma unroll
+				for (int i = 0; i < BLOCKS_M; i++) {
+					mma_m16n8k16(s[i][j], a[i], k[0], k[1], Element{});
+					mma_m16n8k16(s[i][j + 1], a[i], k[2], k[3], Element{});
+				}
+			}
+		}
+		cp_async_wait<2 * AHEAD>();
+		__syncthreads(); // V(tile) of all threads before its readers; readers of K(tile) before it is overwritten
+		load_key();
+
+		const auto each_cell = [&](auto change) { // change(cell of s, row state, column state)
+			const int row_g = lane_row_g(), col_2t = k0 + lane_2t();
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					const RowState row = row_state(b, h, row_g + 16 * i + 8 * r, p.seqlen_q, p.seqlen_k);
+#pragma unroll
+					for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+						for (int e = 0; e < 2; e++)
+							change(s[i][j][2 * r + e], row, col_state(b, h, col_2t + 8 * j + e, p.seqlen_q, p.seqlen_k));
+				}
+		};
+		each_cell([](float &x, RowState row, ColState col) { x = score(x, row, col); });
+		if (tile_class != TILE_FULL)
+			each_cell([](float &x, RowState row, ColState col) { x = mask_keep(row, col) ? x : minus_infinity(); });
+
+		// Row maxima, and the rows whose reference must rise.
+		float new_max[BLOCKS_M][2];
+		bool rise = false;
+#pragma unroll
+		for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				float m = fmaxf(s[i][0][2 * r], s[i][0][2 * r + 1]);
+#pragma unroll
+				for (int j = 1; j < BLOCKS_N; j++)
+					m = fmaxf(m, fmaxf(s[i][j][2 * r], s[i][j][2 * r + 1]));
+				m = quad_max(m);
+				const bool up = (m - row_max[i][r]) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
+				new_max[i][r] = up ? m : row_max[i][r];
+				rise |= up;
+			}
+		if (__any_sync(~0u, rise)) {
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					const float m = new_max[i][r] == minus_infinity() ? 0 : new_max[i][r];
+					const float factor = ex2((row_max[i][r] - m) * LOGIT_SCALE); // 0 when there was no maximum yet
+					row_max[i][r] = new_max[i][r];
+					row_sum[i][r] *= factor;
+#pragma unroll
+					for (int j = 0; j < BLOCKS_V; j++)
+						acc[i][j][2 * r] *= factor, acc[i][j][2 * r + 1] *= factor;
+				}
+		}
+
+		// P = 2^(LOGIT_SCALE * (s - max)), in one FMA and one EX2 a cell.
+		float shift[BLOCKS_M][2]; // LOGIT_SCALE * max
+		bool large = false;
+#pragma unroll
+		for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				shift[i][r] = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r] * LOGIT_SCALE;
+				large |= fabsf(shift[i][r]) > LARGE_LOGIT;
+			}
+		if (__any_sync(~0u, large)) {
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					const float m = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r];
+					shift[i][r] = 0;
+#pragma unroll
+					for (int j = 0; j < BLOCKS_N; j++)
+						s[i][j][2 * r] -= m, s[i][j][2 * r + 1] -= m;
+				}
+		}
+		unsigned prob[BLOCKS_M][BLOCKS_N][2]; // packed pairs: rows g, g+8 of each 8-key block
+#pragma unroll
+		for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+			for (int j = 0; j < BLOCKS_N; j++) {
+#pragma unroll
+				for (int e = 0; e < 4; e++) {
+					s[i][j][e] = ex2(s[i][j][e] * LOGIT_SCALE - shift[i][e / 2]);
+					row_sum[i][e / 2] += s[i][j][e];
+				}
+				prob[i][j][0] = cvt_rn_x2(s[i][j][0], s[i][j][1], Element{});
+				prob[i][j][1] = cvt_rn_x2(s[i][j][2], s[i][j][3], Element{});
+			}
+		if constexpr (KEEP_256 < 256) {
+			constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
+			const int first = TILE_N < 64 ? k0 / 8 % 8 : 0;
+			const int row_g = lane_row_g(), col_2t = k0 + lane_2t();
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+				for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
+					const unsigned word = dropout_bits(smem.dropout, row_g + 16 * i, col_2t + 8 * w);
+#pragma unroll
+					for (int j = 0; j < BLOCKS_WORD; j++)
+						dropout_pairs(prob[i][w + j][0], prob[i][w + j][1], word << (first + j));
+				}
+		}
+
+		// B operand from V, transposed: keys lane%16, chunk lane/16.
+		const TileLane<CHUNKS_V> value_lane(cvta_shared(smem.value[stage]), mov_tid_x() % 16, mov_tid_x() / 16 % 2);
+#pragma unroll
+		for (int step = 0; step < TILE_N / 16; step++) {
+#pragma unroll
+			for (int c = 0; c < STEPS_V; c++) {
+				unsigned v[4];
+				ldmatrix_x4_trans(v, value_lane.at(16 * step, 2 * c));
+#pragma unroll
+				for (int i = 0; i < BLOCKS_M; i++) {
+					const unsigned a[4] = {prob[i][2 * step][0], prob[i][2 * step][1], prob[i][2 * step + 1][0], prob[i][2 * step + 1][1]};
+					mma_m16n8k16(acc[i][2 * c], a, v[0], v[1], Element{});
+					if (2 * c + 1 < BLOCKS_V)
+						mma_m16n8k16(acc[i][2 * c + 1], a, v[2], v[3], Element{});
+				}
+			}
+		}
+		stage = stage + 1 == STAGES ? 0 : stage + 1;
+	}
+
+	cp_async_wait<0>();
+	__syncthreads(); // readers of Q before O overwrites it
+	const int row_g = lane_row_g(), t2 = lane_2t();
+	const TileLane<CHUNKS_V> out_lane(cvta_shared(smem.out), row_g - q0, 0);
+#pragma unroll
+	for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const float sum = quad_sum(row_sum[i][r]);
+			const float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum; // a row without visible keys: O = 0
+			if constexpr (WRITE_LSE) {
+				const int q = row_g + 16 * i + 8 * r;
+				if (t2 == 0 && q < p.seqlen_q) {
+					float *lse = reinterpret_cast<float *>(p.lse.data) + b * p.lse.stride_batch + h * p.lse.stride_head + q * p.lse.stride_seq;
+					constexpr float LN2 = 0.693147180559945f;
+					*lse = sum == 0 ? minus_infinity() : (row_max[i][r] * LOGIT_SCALE + lg2(sum)) * LN2;
+				}
+			}
+#pragma unroll
+			for (int j = 0; j < BLOCKS_V; j++)
+				st_shared_4(out_lane.at(16 * i + 8 * r, j) + 2 * t2,
+				            cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse, Element{}));
+		}
+	__syncthreads(); // writers of O before its readers
+	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.out),
+		reinterpret_cast<unsigned short *>(p.out.data) + b * p.out.stride_batch + h * p.out.stride_head, p.out.stride_seq, q0, p.seqlen_q);
+}
