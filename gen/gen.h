@@ -51,10 +51,12 @@ extern const struct device device_table[];
 extern const int device_count;
 
 const struct target *target_find(const char *name);            /* NULL: no such target */
-const struct device *device_find(const char *name);            /* by its name, any case; NULL: none */
+/* By its name in any case, or as the driver says it ("NVIDIA A100-SXM4-80GB"). NULL: none. */
+const struct device *device_find(const char *name);
 const struct device *device_for_target(const struct target *); /* the device a target is planned for by default */
 /* The best target of the table whose code runs on compute capability `cc` (times ten). NULL: none. */
 const struct target *target_for_cc(int cc);
+bool target_runs_on(const struct target *, int cc); /* does code of this target run on that compute capability? */
 
 /* ---- problem.c: a class of shapes ------------------------------------------------------------------------------ */
 
@@ -65,6 +67,8 @@ struct problem {
 
 void problem_print(struct text *, const struct problem *); /* "b4 hq32 hkv8 sq4096 sk4096 align16" */
 int MUST_USE problem_parse(struct problem *, const char *text, struct diag *); /* the same spelling */
+/* Counts in range, heads_q a multiple of heads_kv, their ratio the spec's kv_group (0: any). */
+int MUST_USE problem_check(const struct problem *, int kv_group, struct diag *);
 
 /* ---- spec.c: what the user asked ------------------------------------------------------------------------------- */
 
@@ -176,7 +180,8 @@ struct expr_pool {
 /* A named constant an expression may use, e.g. a preset's parameter. */
 struct expr_binding { const char *name; int64_t value; };
 
-/* Each adds a folded, shared node and returns its index, or -1 when the pool is full or the types are wrong. */
+/* Each adds a folded, shared node and returns its index, or -1 when an argument is -1, the pool is full or the types are
+ * wrong. The right side of DIV and MOD is a positive constant. */
 int expr_const_int(struct expr_pool *, int64_t);
 int expr_const_bool(struct expr_pool *, bool);
 int expr_variable(struct expr_pool *, enum expr_name);
@@ -185,7 +190,7 @@ int expr_make(struct expr_pool *, enum expr_op, int a, int b, int c);
 int expr_parse(struct expr_pool *, const char *text, const struct expr_binding *, int bindings, struct place at, struct diag *);
 void expr_print(struct text *, const struct expr_pool *, int root);      /* canonical text */
 void expr_print_c(struct text *, const struct expr_pool *, int root);    /* C and CUDA, names as in expr_names */
-/* Exact value at one point: value[] is indexed by enum expr_name. For tests and small tables. */
+/* Exact value at one point, where no step leaves 64 bits: value[] is indexed by enum expr_name. For tests and small tables. */
 int64_t expr_eval_int(const struct expr_pool *, int root, const int64_t value[NAME_COUNT]);
 
 /* ---- lower.c: what was derived from the expressions ------------------------------------------------------------ */
@@ -206,14 +211,18 @@ struct program {
 };
 
 int MUST_USE program_lower(struct program *, const struct spec *, struct diag *);
+/* The same for any mask over b h q k sq sk. Refused: other names, and what may leave 64 bits at some position. */
+int MUST_USE program_lower_mask(struct program *, const struct expr_pool *, int mask, struct diag *);
 void program_print(struct text *, const struct program *);
 
 enum tile_class { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 /* Class of the cells [q0,q1) x [k0,k1) by interval analysis. Sound: never calls a tile with a visible cell empty,
- * never calls a tile with a hidden cell full. */
+ * never calls a tile with a hidden cell full; cells past the lengths are hidden. Lengths are below 2^31. */
 enum tile_class program_tile_class(const struct program *, int64_t sq, int64_t sk, int64_t q0, int64_t q1, int64_t k0, int64_t k1);
 
-/* The range [begin, end) of positions that a tile can see, and [full_begin, full_end) inside it where no test is needed. */
+/* The range [begin, end) of positions that a tile can see, and [full_begin, full_end) inside it where no test is needed.
+ * The keys of rows [q0, q1): rows past sq do not count. The rows of keys [k0, k1): none is full when a key is past sk.
+ * Exact when nothing is residual; with a residual never too narrow, and nothing is full. */
 struct range { int64_t begin, end, full_begin, full_end; };
 struct range program_key_range(const struct program *, int64_t sq, int64_t sk, int64_t q0, int64_t q1);
 struct range program_query_range(const struct program *, int64_t sq, int64_t sk, int64_t k0, int64_t k1);

@@ -1,0 +1,255 @@
+/* plan_cost: what one candidate costs on one problem. The IO analysis of FlashAttention (Dao et al., 2022), with tiles
+ * counted exactly, and with the on-chip resources that bound a kernel long before memory does.
+ *
+ * A pass walks `outer` tiles, one CTA each, and streams the visited `inner` tiles past it: query tiles and keys forward,
+ * key tiles and queries backward. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gen/model.h"
+
+enum {
+	SAMPLES = 4096,      /* tiles looked at in one head; longer sequences are sampled evenly */
+	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
+	REG_UNIT = 8,        /* registers are allocated per thread in multiples of this */
+	ELEMENT = 2,         /* bytes of an operand */
+	PARTIAL_OPS = 4      /* lane operations that test one cell of a partial tile */
+};
+/* Share of the DRAM bandwidth that a copy reaches: 4.30 of 4.8 TB/s on an H200. */
+static const double hbm_reached = 0.9;
+/* Share of L2 that a working set may fill and stay resident. */
+static const double l2_usable = 0.8;
+/* Prologue and epilogue of one CTA that nothing overlaps, clocks of its SM: FlashAttention-2 forward on an H200 loses
+ * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024. */
+static const double cta_clocks = 1200;
+
+/* The on-chip resources share issue slots and wait for each other: only a part of what does not bound the kernel hides
+ * behind what does. With two warps per scheduler 0.55 of it stays visible: FlashAttention-2 forward on an H200 at
+ * 16k runs d 64 at 303 TFLOP/s (this rule: 303), d 128 at 358 (359), d 256 at 330 (303). More resident warps hide more. */
+static double visible_share(double warps_per_scheduler) { return 1 / (1 + 0.41 * warps_per_scheduler); }
+
+static double ceil_div(double a, double b) { return ceil(a / b); }
+
+struct walk { /* one head */
+	int64_t outer_len, inner_len;
+	int outer_tile, inner_tile;
+	bool keys_inside; /* forward: keys are the inner side */
+};
+
+struct visits { /* one head */
+	double tiles, partial, cells; /* visited tiles, those that need tests, cells of the problem inside visited ones */
+	double most;                  /* tiles of the busiest CTA */
+};
+
+static struct walk walk_make(const struct candidate *c, const struct problem *problem, enum pass pass)
+{
+	if (pass == PASS_FORWARD)
+		return (struct walk){problem->seqlen_q, problem->seqlen_k, c->tile_m, c->tile_n, true};
+	return (struct walk){problem->seqlen_k, problem->seqlen_q, c->tile_n, c->tile_m, false};
+}
+
+static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
+
+/* The stream of contract.h, counted. */
+static struct visits visits_count(const struct walk *w, const struct program *program)
+{
+	struct visits sum = {0};
+	const int64_t outer = tiles_of(w->outer_len, w->outer_tile);
+	const int64_t samples = outer < SAMPLES ? outer : SAMPLES;
+	for (int64_t s = 0; s < samples; s++) {
+		const int64_t tile = samples == outer ? s : (int64_t)((s + 0.5) * ((double)outer / (double)samples));
+		const int64_t o0 = tile * w->outer_tile;
+		const int64_t o1 = o0 + w->outer_tile < w->outer_len ? o0 + w->outer_tile : w->outer_len;
+		const struct range r = w->keys_inside ? program_key_range(program, w->outer_len, w->inner_len, o0, o1)
+		                                      : program_query_range(program, w->inner_len, w->outer_len, o0, o1);
+		if (r.begin >= r.end)
+			continue;
+		const int64_t first = r.begin / w->inner_tile, last = (r.end - 1) / w->inner_tile;
+		int64_t full_first = tiles_of(r.full_begin, w->inner_tile), full_end = r.full_end / w->inner_tile;
+		full_first = full_first < first ? first : full_first;
+		full_end = full_end > last + 1 ? last + 1 : full_end;
+		const int64_t full = full_end > full_first ? full_end - full_first : 0;
+		const int64_t end = (last + 1) * w->inner_tile < w->inner_len ? (last + 1) * w->inner_tile : w->inner_len;
+		const double tiles = (double)(last + 1 - first);
+		sum.tiles += tiles;
+		sum.partial += tiles - (double)full;
+		sum.cells += (double)(end - first * w->inner_tile) * (double)(o1 - o0);
+		sum.most = tiles > sum.most ? tiles : sum.most;
+	}
+	if (samples > 0 && samples != outer) {
+		const double scale = (double)outer / (double)samples;
+		sum.tiles *= scale;
+		sum.partial *= scale;
+		sum.cells *= scale;
+	}
+	return sum;
+}
+
+int candidate_occupancy(struct candidate *c, const struct target *target)
+{
+	const int threads = 32 * c->warps;
+	const int regs = (c->regs + REG_UNIT - 1) / REG_UNIT * REG_UNIT;
+	c->ctas_sm = 0;
+	if (c->smem_bytes > target->smem_block) {
+		snprintf(c->reason, sizeof c->reason, "shared memory: needs %d bytes, a CTA of %s may use %d", c->smem_bytes, target->name,
+		         target->smem_block);
+		return 0;
+	}
+	if (c->regs > target->regs_thread) {
+		snprintf(c->reason, sizeof c->reason, "registers: needs about %d in each thread, %s has %d", c->regs, target->name,
+		         target->regs_thread);
+		return 0;
+	}
+	if (regs * threads > target->regs_sm) {
+		snprintf(c->reason, sizeof c->reason, "registers: %d threads of %d need %d, an SM of %s has %d", threads, regs, regs * threads,
+		         target->name, target->regs_sm);
+		return 0;
+	}
+	const int by_smem = target->smem_sm / (c->smem_bytes + SMEM_RESERVED);
+	const int by_regs = target->regs_sm / (regs * threads > 0 ? regs * threads : 1);
+	const int by_threads = target->threads_sm / threads;
+	int least = by_smem < by_regs ? by_smem : by_regs;
+	least = by_threads < least ? by_threads : least;
+	c->ctas_sm = least;
+	return least;
+}
+
+static const struct recipe_kernel *main_kernel(const struct recipe *recipe)
+{
+	const struct recipe_kernel *best = &recipe->kernel[0];
+	for (int i = 1; i < recipe->kernel_count; i++)
+		if (recipe->kernel[i].smem_bytes > best->smem_bytes)
+			best = &recipe->kernel[i];
+	return best;
+}
+
+static struct recipe_shape shape_of(const struct problem *p)
+{
+	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k};
+}
+
+struct traffic { double outer, inner, side, accum; };
+
+/* Bytes of one row. outer: what a CTA loads or stores once for each of its rows or keys; inner: what it streams. */
+static struct traffic traffic_rows(const struct spec *spec, enum pass pass)
+{
+	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v), statistic = 4;
+	if (pass == PASS_FORWARD)
+		return (struct traffic){.outer = both + ((spec->outputs & OUTPUT_LSE) ? statistic : 0), .inner = both};
+	return (struct traffic){.outer = 2 * both, .inner = both + 2 * statistic};
+}
+
+void candidate_cost(struct candidate *c, const struct spec *spec, const struct program *program, const struct plan *plan,
+                    const struct recipe *recipe)
+{
+	const struct problem *problem = &plan->problem;
+	const struct device *device = plan->device;
+	const struct recipe_shape shape = shape_of(problem);
+	const struct walk walk = walk_make(c, problem, plan->pass);
+	const struct visits visits = visits_count(&walk, program);
+	const double heads_q = (double)problem->heads_q * (double)problem->batch;
+	const double heads_kv = (double)problem->heads_kv * (double)problem->batch;
+	const double group = (double)problem->heads_q / (double)problem->heads_kv;
+	const double all_cells = (double)problem->seqlen_q * (double)problem->seqlen_k;
+	const double tile_cells = (double)c->tile_m * c->tile_n;
+	const double clock = device->clock_ghz * 1e3; /* per microsecond */
+	double clocks[COST_COUNT];
+	memcpy(clocks, c->cost_us, sizeof clocks);
+
+	c->ctas = recipe_grid_size(main_kernel(recipe), &shape);
+	const double ctas = (double)c->ctas;
+	c->waves = ctas / ((double)c->ctas_sm * device->sms);
+	c->visited = all_cells > 0 ? visits.cells / all_cells : 0;
+	const double tiles = visits.tiles * heads_q;
+	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
+	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
+	c->mma_flop = tiles * tile_cells * flop_cell;
+	c->exps = tiles * tile_cells;
+
+	/* Traffic between the SMs and L2: every CTA loads its own side once, and streams what it visits. */
+	const struct traffic row = traffic_rows(spec, plan->pass);
+	const double outer_heads = walk.keys_inside || main_kernel(recipe)->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
+	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
+	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
+	double accum_row = 0, side_bytes = 0;
+	for (int i = 0; i < recipe->piece_count; i++) {
+		const struct recipe_piece *piece = &recipe->piece[i];
+		const double bytes = (double)recipe_piece_bytes(piece, &shape);
+		if (piece->size == SIZE_ROWS_QK)
+			accum_row += 4.0 * piece->unit;
+		/* Written or accumulated in the main kernel, read or written by another, and cleared before. */
+		side_bytes += bytes * (2 + piece->zeroed);
+	}
+	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
+		side_bytes += heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
+	c->l2_bytes = outer_bytes + tiles * walk.inner_tile * (row.inner + accum_row) + side_bytes;
+
+	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for every
+	 * wave of CTAs that passes over it. */
+	const double resident = (double)c->ctas_sm * device->sms;
+	const double ctas_inner = ctas > 0 ? ctas / (inner_heads > 0 ? inner_heads : 1) : 1;
+	const double inner_head_bytes = row.inner * (double)walk.inner_len;
+	double active = ceil_div(resident, ctas_inner > 1 ? ctas_inner : 1);
+	active = active < inner_heads ? active : inner_heads;
+	const bool fits = active * inner_head_bytes <= l2_usable * device->l2_mib * 1048576;
+	double passes = fits ? 1 : ceil_div(ctas_inner, resident) * c->visited;
+	passes = passes > 1 ? passes : 1;
+	const double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
+	c->hbm_bytes = main_bytes + side_bytes;
+
+	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
+	const double per_sm = ctas / device->sms;
+	const double together = per_sm < c->ctas_sm ? ceil(per_sm) : c->ctas_sm;
+	const double busy_sms = ctas < device->sms ? ctas : device->sms;
+	clocks[COST_ALU] += tiles > 0 ? visits.partial / visits.tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
+	double sum = 0, largest = 0;
+	for (int i = COST_MMA; i <= COST_SMEM; i++) {
+		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
+		sum += c->cost_us[i];
+		largest = c->cost_us[i] > largest ? c->cost_us[i] : largest;
+	}
+	const double share = visible_share(together * c->warps / 4);
+	double on_chip = largest + share * (sum - largest);
+	const double cta_tiles = visits.most * (outer_heads < heads_q ? group : 1);
+	if (tiles > 0) {
+		const double evenness = tiles / ctas / cta_tiles; /* 1: all CTAs do the same work */
+		const double longest = on_chip * device->sms * cta_tiles / tiles;
+		on_chip *= 1 + (ceil(per_sm) / per_sm - 1) * (evenness < 1 ? evenness : 1);
+		on_chip = on_chip > longest ? on_chip : longest;
+	}
+	c->cost_us[COST_L2] = busy_sms > 0 ? c->l2_bytes / (device->l2_gbs * 1e3 * busy_sms / device->sms) : 0;
+	c->cost_us[COST_HBM] = c->hbm_bytes / (device->hbm_gbs * 1e3 * hbm_reached);
+	const double side_us = side_bytes / (device->hbm_gbs * 1e3 * hbm_reached);
+	double main_us = on_chip;
+	main_us = c->cost_us[COST_L2] > main_us ? c->cost_us[COST_L2] : main_us;
+	main_us = c->cost_us[COST_HBM] - side_us > main_us ? c->cost_us[COST_HBM] - side_us : main_us;
+	int launches = recipe->kernel_count;
+	for (int i = 0; i < recipe->piece_count; i++)
+		launches += recipe->piece[i].zeroed;
+	c->time_us = main_us + side_us + ceil(per_sm) * cta_clocks / clock + launches * device->launch_us;
+	c->bound_by = COST_MMA;
+	for (int i = 0; i < COST_COUNT; i++)
+		if (c->cost_us[i] > c->cost_us[c->bound_by])
+			c->bound_by = i;
+}
+
+double visible_cells(const struct program *program, const struct problem *problem)
+{
+	/* The visible keys of single rows: tiles of one row and one key. */
+	const struct walk walk = {problem->seqlen_q, problem->seqlen_k, 1, 1, true};
+	return visits_count(&walk, program).cells * (double)problem->heads_q * (double)problem->batch;
+}
+
+/* Standard attention keeps a float32 score matrix in memory. Forward: written, read and written by the softmax, read
+ * again. Backward: P is recomputed and written, dP written, dS made of both and written, P read once more and dS twice. */
+double standard_bytes(const struct spec *spec, const struct problem *problem, enum pass pass)
+{
+	const double rows_q = (double)problem->batch * (double)problem->heads_q * (double)problem->seqlen_q;
+	const double rows_k = (double)problem->batch * (double)problem->heads_kv * (double)problem->seqlen_k;
+	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v);
+	const double scores = 4 * rows_q * (double)problem->seqlen_k;
+	if (pass == PASS_FORWARD)
+		return 4 * scores + rows_q * both + rows_k * both;
+	return 8 * scores + 2 * rows_q * both + 2 * rows_k * both;
+}

@@ -1,0 +1,241 @@
+/* recipe: text form, and the arithmetic of launch grids and workspace. Numbers come from outside: every product is
+ * checked. */
+#include <stdbool.h>
+#include <string.h>
+
+#include "gen/recipe.h"
+
+static const char *const grid_names[GRID_COUNT] = {"query_tiles", "key_tiles", "key_tiles_q", "scores"};
+static const char *const size_names[SIZE_COUNT] = {"rows", "rows_qk", "scores"};
+
+void recipe_print(struct text *text, const struct recipe *recipe)
+{
+	text_addf(text, "recipe load_bytes %d kv_group %d\n", recipe->load_bytes, recipe->kv_group);
+	for (int i = 0; i < recipe->kernel_count; i++) {
+		const struct recipe_kernel *k = &recipe->kernel[i];
+		text_addf(text, "kernel %s grid %s tile %d threads %d smem_bytes %d\n", k->entry, grid_names[k->grid], k->tile, k->threads,
+		          k->smem_bytes);
+	}
+	for (int i = 0; i < recipe->piece_count; i++) {
+		const struct recipe_piece *p = &recipe->piece[i];
+		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d\n", p->name, size_names[p->size], p->tile, p->unit, p->zeroed);
+	}
+}
+
+/* One line, read word by word. The first thing that does not fit sets `wrong`, and every later read does nothing. */
+struct line { const char *at, *end; const char *wrong; };
+
+static size_t line_word(struct line *line, const char **word)
+{
+	if (line->at < line->end && *line->at == ' ')
+		line->at++;
+	*word = line->at;
+	while (line->at < line->end && *line->at != ' ')
+		line->at++;
+	return line->at - *word;
+}
+
+static void line_expect(struct line *line, const char *expected)
+{
+	const char *word;
+	if (line->wrong)
+		return;
+	const size_t len = line_word(line, &word);
+	if (len != strlen(expected) || memcmp(word, expected, len) != 0)
+		line->wrong = expected;
+}
+
+static int line_number(struct line *line, const char *name, int64_t least, int64_t most)
+{
+	const char *word;
+	int64_t value = 0;
+	line_expect(line, name);
+	if (line->wrong)
+		return 0;
+	const size_t len = line_word(line, &word);
+	bool good = len > 0 && len <= 10 && (word[0] != '0' || len == 1);
+	for (size_t i = 0; good && i < len; i++) {
+		good = word[i] >= '0' && word[i] <= '9';
+		value = 10 * value + (word[i] - '0');
+	}
+	if (!good || value < least || value > most) {
+		line->wrong = "a number in range";
+		return 0;
+	}
+	return (int)value;
+}
+
+static int line_choice(struct line *line, const char *name, const char *const *choices, int count)
+{
+	const char *word;
+	line_expect(line, name);
+	if (line->wrong)
+		return 0;
+	const size_t len = line_word(line, &word);
+	for (int i = 0; i < count; i++)
+		if (len == strlen(choices[i]) && memcmp(word, choices[i], len) == 0)
+			return i;
+	line->wrong = "a known rule";
+	return 0;
+}
+
+static void line_name(struct line *line, char name[RECIPE_NAME_MAX])
+{
+	const char *word;
+	if (line->wrong)
+		return;
+	const size_t len = line_word(line, &word);
+	bool good = len > 0 && len < RECIPE_NAME_MAX;
+	for (size_t i = 0; good && i < len; i++)
+		good = (word[i] >= 'a' && word[i] <= 'z') || (word[i] >= 'A' && word[i] <= 'Z') || word[i] == '_' ||
+		       (i > 0 && word[i] >= '0' && word[i] <= '9');
+	if (!good) {
+		line->wrong = "a name";
+		return;
+	}
+	memcpy(name, word, len);
+	name[len] = '\0';
+}
+
+static void kernel_parse(struct recipe *recipe, struct line *line)
+{
+	struct recipe_kernel k = {0};
+	line_name(line, k.entry);
+	k.grid = line_choice(line, "grid", grid_names, GRID_COUNT);
+	k.tile = line_number(line, "tile", 1, INT32_MAX);
+	k.threads = line_number(line, "threads", 1, 1024);
+	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
+	if (recipe->kernel_count == RECIPE_KERNELS_MAX)
+		line->wrong = "at most 8 kernels";
+	else
+		recipe->kernel[recipe->kernel_count++] = k;
+}
+
+static void piece_parse(struct recipe *recipe, struct line *line)
+{
+	struct recipe_piece p = {0};
+	line_name(line, p.name);
+	p.size = line_choice(line, "size", size_names, SIZE_COUNT);
+	p.tile = line_number(line, "tile", 0, INT32_MAX);
+	p.unit = line_number(line, "unit", 0, INT32_MAX);
+	p.zeroed = line_number(line, "zeroed", 0, 1);
+	if (recipe->piece_count == RECIPE_PIECES_MAX)
+		line->wrong = "at most 8 pieces";
+	else
+		recipe->piece[recipe->piece_count++] = p;
+}
+
+static void head_parse(struct recipe *recipe, struct line *line)
+{
+	recipe->load_bytes = line_number(line, "load_bytes", 2, 16);
+	recipe->kv_group = line_number(line, "kv_group", 0, INT32_MAX);
+	if (!line->wrong && recipe->load_bytes != 2 && recipe->load_bytes != 16)
+		line->wrong = "load_bytes 2 or 16";
+}
+
+int recipe_parse(struct recipe *recipe, const char *text, struct diag *diag)
+{
+	struct recipe made = {0};
+	int number = 0;
+	for (const char *at = text; *at != '\0';) {
+		const char *newline = strchr(at, '\n');
+		struct line line = {.at = at, .end = newline ? newline : at + strlen(at)};
+		const char *word;
+		const size_t len = line_word(&line, &word);
+		number++;
+		if (number == 1) {
+			line.at = at;
+			line_expect(&line, "recipe");
+			head_parse(&made, &line);
+		} else if (len == 6 && memcmp(word, "kernel", 6) == 0) {
+			kernel_parse(&made, &line);
+		} else if (len == 5 && memcmp(word, "piece", 5) == 0) {
+			piece_parse(&made, &line);
+		} else {
+			line.wrong = "kernel or piece";
+		}
+		if (!line.wrong && line.at != line.end)
+			line.wrong = "the end of the line";
+		if (!line.wrong && !newline)
+			line.wrong = "a newline at the end of the line";
+		if (line.wrong)
+			return diag_fail(diag, "recipe, line %d: expected %s in '%.*s'.", number, line.wrong,
+			                 (int)(line.end - at > 80 ? 80 : line.end - at), at);
+		at = newline + 1;
+	}
+	if (number == 0)
+		return diag_fail(diag, "The recipe is empty; its first line is 'recipe load_bytes 16 kv_group 1'.");
+	*recipe = made;
+	return 0;
+}
+
+static bool shape_negative(const struct recipe_shape *s)
+{
+	return s->batch < 0 || s->heads_q < 0 || s->heads_kv < 0 || s->seqlen_q < 0 || s->seqlen_k < 0;
+}
+
+static int64_t tiles_of(int64_t length, int tile) { return length / tile + (length % tile != 0); }
+
+int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
+{
+	if (kernel->tile < 1 || shape_negative(shape))
+		return -1;
+	const int64_t tiles_q = tiles_of(shape->seqlen_q, kernel->tile), tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
+	int64_t tiles = 0, heads = shape->heads_q, size;
+	switch (kernel->grid) {
+	case GRID_QUERY_TILES:
+		tiles = tiles_q;
+		break;
+	case GRID_KEY_TILES:
+		tiles = tiles_k;
+		heads = shape->heads_kv;
+		break;
+	case GRID_KEY_TILES_Q:
+		tiles = tiles_k;
+		break;
+	case GRID_SCORES:
+		if (__builtin_mul_overflow(tiles_q, tiles_k, &tiles))
+			return heads == 0 || shape->batch == 0 ? 0 : -1;
+		break;
+	case GRID_COUNT:
+	default:
+		return -1;
+	}
+	if (tiles == 0 || heads == 0 || shape->batch == 0)
+		return 0;
+	if (__builtin_mul_overflow(tiles, heads, &size) || __builtin_mul_overflow(size, shape->batch, &size) || size > INT32_MAX)
+		return -1;
+	return size;
+}
+
+int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe_shape *shape)
+{
+	if (shape_negative(shape) || piece->tile < 0 || piece->unit < 0)
+		return -1;
+	int64_t rows = shape->seqlen_q, per_row;
+	switch (piece->size) {
+	case SIZE_ROWS:
+	case SIZE_ROWS_QK:
+		if (piece->tile > 1 && __builtin_mul_overflow(tiles_of(rows, piece->tile), (int64_t)piece->tile, &rows))
+			return -1;
+		per_row = piece->size == SIZE_ROWS ? 1 : piece->unit;
+		break;
+	case SIZE_SCORES:
+		per_row = shape->seqlen_k;
+		break;
+	case SIZE_COUNT:
+	default:
+		return -1;
+	}
+	const int64_t factors[] = {rows, per_row, shape->batch, shape->heads_q};
+	int64_t bytes = 4;
+	for (int i = 0; i < 4; i++)
+		if (factors[i] == 0)
+			return 0;
+	for (int i = 0; i < 4; i++)
+		if (__builtin_mul_overflow(bytes, factors[i], &bytes))
+			return -1;
+	if (__builtin_add_overflow(bytes, (int64_t)255, &bytes))
+		return -1;
+	return bytes / 256 * 256;
+}
