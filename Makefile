@@ -47,3 +47,10 @@ $(B)/tests/t_%: $(B)/tests/t_%.o $(B)/tests/run_suite.o $(B)/libcheck.a $(ARCHIV
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcheck -lsubunit -lrt
 
 -include $(shell find build -name '*.d' 2>/dev/null)
+
+# gen/embed.c: the list of templates to assemble.
+$(B)/gen/embed.def: $(TEMPLATES)
+	@mkdir -p $(@D)
+	printf 'EMBED(%s)\n' $^ > $@
+$(B)/gen/embed.o: $(B)/gen/embed.def
+$(B)/gen/embed.o: CFLAGS += -I$(B)

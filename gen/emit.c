@@ -1,0 +1,145 @@
+/* emit: one flat text for one pass: provenance, prologue, abi.h, contract.h, the program, ptx.h, tile.h, dropout.h, the
+ * skeleton. It is the cache key, so nothing is in it that the kernel does not depend on: no name, date, path or host,
+ * no device or problem, and of the mask only its canonical form. Equal kernels have equal text. */
+#include "gen/embed.h"
+#include "gen/gen.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- prologue ---- */
+
+/* The shortest decimal that reads back as the same float. */
+static void float_print(struct text *out, float value)
+{
+	char digits[32];
+	for (int precision = 1; precision <= 9; precision++) {
+		snprintf(digits, sizeof digits, "%.*g", precision, (double)value);
+		if (strtof(digits, NULL) == value)
+			break;
+	}
+	text_addf(out, "%s%sf", digits, strpbrk(digits, ".e") ? "" : ".0");
+}
+
+static void constant_print(struct text *out, const struct constant *c)
+{
+	struct text line = {0};
+	text_addf(&line, "constexpr %s %s = ", c->type, c->name);
+	if (strcmp(c->type, "float") == 0)
+		float_print(&line, (float)c->f);
+	else if (strcmp(c->type, "bool") == 0)
+		text_puts(&line, c->i ? "true" : "false");
+	else
+		text_addf(&line, "%" PRId64, c->i);
+	text_addf(out, "%s;%*s// %s\n", text_str(&line), line.len < 44 ? (int)(44 - line.len) : 1, "", c->doc);
+	text_free(&line);
+}
+
+/* One row for each constant of templates/README.md, in its order. */
+static void prologue_print(struct text *out, const struct spec *spec, const struct plan *plan)
+{
+	const struct candidate *tile = &plan->candidate[plan->chosen];
+	const double log2_e = 1.4426950408889634;
+	const struct constant constants[] = {
+		{"HEAD_DIM_QK", "int", spec->head_dim_qk, 0, "columns of Q and K"},
+		{"HEAD_DIM_V", "int", spec->head_dim_v, 0, "columns of V and O"},
+		{"TILE_M", "int", tile->tile_m, 0, "query rows of a tile"},
+		{"TILE_N", "int", tile->tile_n, 0, "keys of a tile"},
+		{"WARPS", "int", tile->warps, 0, "warps of a CTA"},
+		{"THREADS", "int", 32 * tile->warps, 0, "threads of a CTA"},
+		{"STAGES", "int", tile->stages, 0, "buffers of the streamed tiles"},
+		{"LOAD_BYTES", "int", plan->recipe.load_bytes, 0, "alignment of every row: 16, or 2 for any"},
+		{"KV_GROUP", "int", spec->kv_group, 0, "query heads per key/value head; 0: taken at launch"},
+		{"KEEP_256", "int", spec->keep_256, 0, "of 256, the chance to keep; 256: no dropout"},
+		{"SOFTMAX_SCALE", "float", 0, spec->softmax_scale, "multiplies q.k"},
+		{"LOGIT_SCALE", "float", 0, spec->softmax_scale * log2_e, "logit in base 2 = LOGIT_SCALE * score(q.k)"},
+		{"WRITE_LSE", "bool", (spec->outputs & OUTPUT_LSE) != 0, 0, "forward writes lse"},
+		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},
+		{"SMEM_BYTES", "int", tile->smem_bytes, 0, "dynamic shared memory"},
+	};
+	text_puts(out, "#define DEVICE static __device__ __forceinline__\n\n");
+	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
+		constant_print(out, &constants[i]);
+	text_addf(out, "struct Fp16;\nstruct Bf16;\nusing Element = %s; // of Q, K, V, O and their gradients\n\n",
+	          spec->dtype == DTYPE_BF16 ? "Bf16" : "Fp16");
+}
+
+/* ---- provenance ---- */
+
+/* Appends a text as comment lines. */
+static void comment_print(struct text *out, const char *title, const struct text *body)
+{
+	const char *line = text_str(body);
+	text_addf(out, "//\n// %s\n", title);
+	while (*line) {
+		const size_t len = strcspn(line, "\n");
+		text_puts(out, len ? "//   " : "//");
+		text_add(out, line, len);
+		text_puts(out, "\n");
+		line += len + (line[len] == '\n');
+	}
+}
+
+static void provenance_print(struct text *out, const struct program *program, const struct plan *plan)
+{
+	static const char *const passes[PASS_COUNT] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward"};
+	const struct candidate *tile = &plan->candidate[plan->chosen];
+	struct text body = {0};
+	text_addf(out,
+	          "// Exact attention, %s pass, %s for %s. Written by fagen %s; this text belongs to whoever had it written.\n"
+	          "// Alone it is all that is compiled.\n",
+	          passes[plan->pass], plan->templ, plan->target->name, FAGEN_VERSION);
+	program_print(&body, program);
+	comment_print(out, "Program", &body);
+	text_free(&body);
+	text_addf(&body, "tile      %d x %d\nwarps     %d\nstages    %d\nsmem      %d bytes\n", tile->tile_m, tile->tile_n, tile->warps,
+	          tile->stages, tile->smem_bytes);
+	comment_print(out, "Plan", &body);
+	text_free(&body);
+	recipe_print(&body, &plan->recipe);
+	comment_print(out, "Recipe", &body);
+	text_free(&body);
+	text_puts(out, "\n");
+}
+
+/* ---- the whole ---- */
+
+static int template_add(struct text *out, const char *name, const char *templates_dir, struct diag *diag)
+{
+	text_addf(out, "#line 1 \"templates/%s\"\n", name);
+	if (template_read(out, name, templates_dir, diag))
+		return -1;
+	if (out->data[out->len - 1] != '\n')
+		text_puts(out, "\n");
+	return 0;
+}
+
+int source_emit(struct text *out, const struct spec *spec, const struct program *program, const struct plan *plan,
+                const char *templates_dir, struct diag *diag)
+{
+	static const char *const before[] = {"abi.h", "contract.h"}, *const after[] = {"ptx.h", "tile.h", "dropout.h"};
+	char skeleton[RECIPE_NAME_MAX + 4];
+	struct text source = {0};
+	int rc = -1;
+	snprintf(skeleton, sizeof skeleton, "%s.cu", plan->templ);
+	provenance_print(&source, program, plan);
+	prologue_print(&source, spec, plan);
+	for (size_t i = 0; i < sizeof before / sizeof *before; i++)
+		if (template_add(&source, before[i], templates_dir, diag))
+			goto out;
+	text_puts(&source, "#line 1 \"program\"\n");
+	source_program(&source, spec, program);
+	for (size_t i = 0; i < sizeof after / sizeof *after; i++)
+		if (template_add(&source, after[i], templates_dir, diag))
+			goto out;
+	if (template_add(&source, skeleton, templates_dir, diag))
+		goto out;
+	text_add(out, source.data, source.len);
+	rc = 0;
+out:
+	text_free(&source);
+	return rc;
+}
