@@ -36,6 +36,7 @@ int MUST_USE plan_with(struct plan *, const struct template_model *, const struc
 
 /* plan_cost.c: fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
 void candidate_cost(struct candidate *, const struct spec *, const struct program *, const struct plan *, const struct recipe *);
+void candidate_cost_naive(struct candidate *, const struct spec *, const struct plan *, const struct recipe *);
 /* Resident CTAs per SM; 0 and a reason when not even one fits. */
 int candidate_occupancy(struct candidate *, const struct target *);
 double standard_bytes(const struct spec *, const struct problem *, enum pass);

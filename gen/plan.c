@@ -1,0 +1,245 @@
+/* plan: tries every tile a template offers, and keeps the one predicted to be the fastest. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/model.h"
+
+const char *const cost_names[COST_COUNT] = {"mma", "exp", "alu", "smem", "l2", "hbm"};
+
+static const char *pass_name(enum pass pass) { return pass == PASS_FORWARD ? "forward" : "backward"; }
+
+/* A zero in `wish` stands for the planner's choice. */
+static bool tile_matches(const struct tile_request *tile, const struct tile_request *wish)
+{
+	return (wish->m == 0 || wish->m == tile->m) && (wish->n == 0 || wish->n == tile->n) &&
+	       (wish->warps == 0 || wish->warps == tile->warps) && (wish->stages == 0 || wish->stages == tile->stages);
+}
+
+static bool is_auto(const struct tile_request *wish) { return !wish->m && !wish->n && !wish->warps && !wish->stages; }
+
+/* The template's own tiles that match the wish; a wish outside that list is tried with every number of warps and stages
+ * it leaves open. */
+static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model, const struct spec *spec,
+                         const struct target *target, const struct tile_request *wish)
+{
+	static const int warps[] = {4, 8, 2, 1, 16}, stages[] = {1, 2, 3, 4};
+	const int offered = model->tiles(tile, CANDIDATES_MAX, spec, target);
+	int count = 0;
+	for (int i = 0; i < offered; i++)
+		if (tile_matches(&tile[i], wish))
+			tile[count++] = tile[i];
+	if (count > 0 || wish->m == 0 || wish->n == 0)
+		return count;
+	for (int w = 0; w < (wish->warps ? 1 : 5); w++)
+		for (int s = 0; s < (wish->stages ? 1 : 4); s++)
+			tile[count++] = (struct tile_request){wish->m, wish->n, wish->warps ? wish->warps : warps[w],
+			                                      wish->stages ? wish->stages : stages[s]};
+	return count;
+}
+
+/* Fills what does not depend on the problem; false and a reason when the candidate cannot run on the target. */
+static bool candidate_shape(struct candidate *c, const struct template_model *model, const struct spec *spec,
+                            const struct target *target, const struct device *device, const struct tile_request *tile)
+{
+	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
+	if (!model->legal(c->reason, tile, spec)) {
+		if (c->reason[0] == '\0')
+			snprintf(c->reason, sizeof c->reason, "%s cannot be built with this tile", model->templ);
+		return false;
+	}
+	model->shape(c, spec, target, device);
+	return candidate_occupancy(c, target) > 0;
+}
+
+static void recipe_fill(struct recipe *recipe, const struct template_model *model, const struct spec *spec,
+                        const struct candidate *c, const struct target *target, const struct problem *problem)
+{
+	memset(recipe, 0, sizeof *recipe);
+	model->recipe(recipe, spec, c, target);
+	recipe->load_bytes = problem->align;
+	recipe->kv_group = spec->kv_group;
+}
+
+static void candidate_add(struct plan *plan, const struct template_model *model, const struct spec *spec,
+                          const struct program *program, const struct tile_request *tile)
+{
+	struct candidate *c = &plan->candidate[plan->candidate_count++];
+	if (!candidate_shape(c, model, spec, plan->target, plan->device, tile))
+		return;
+	struct recipe recipe;
+	recipe_fill(&recipe, model, spec, c, plan->target, &plan->problem);
+	if (model->naive)
+		candidate_cost_naive(c, spec, plan, &recipe);
+	else
+		candidate_cost(c, spec, program, plan, &recipe);
+	if (c->ctas < 0)
+		snprintf(c->reason, sizeof c->reason, "grid: more than 2147483647 CTAs; split the batch or take a larger tile");
+}
+
+/* The fastest; of equals the first enumerated. Rounding must not decide, so a later one has to be clearly faster. */
+static int candidate_choose(const struct plan *plan)
+{
+	int best = -1;
+	for (int i = 0; i < plan->candidate_count; i++) {
+		const struct candidate *c = &plan->candidate[i];
+		if (c->reason[0] == '\0' && (best < 0 || c->time_us < plan->candidate[best].time_us * (1 - 1e-9)))
+			best = i;
+	}
+	return best;
+}
+
+/* How far a tile is from a wish, a step being a factor of two in one number. */
+static double tile_distance(const struct tile_request *tile, const struct tile_request *wish)
+{
+	const int have[] = {tile->m, tile->n, tile->warps, tile->stages}, want[] = {wish->m, wish->n, wish->warps, wish->stages};
+	double sum = 0;
+	for (int i = 0; i < 4; i++) {
+		if (want[i] <= 0 || have[i] <= 0)
+			continue;
+		const double ratio = have[i] > want[i] ? (double)have[i] / want[i] : (double)want[i] / have[i];
+		sum += ratio - 1;
+	}
+	return sum;
+}
+
+/* The admissible tile of the template's own list that is nearest to the wish; false: there is none. */
+static bool tile_nearest(struct tile_request *nearest, const struct template_model *model, const struct spec *spec,
+                         const struct target *target, const struct device *device, const struct tile_request *wish)
+{
+	struct tile_request tile[CANDIDATES_MAX];
+	const int count = model->tiles(tile, CANDIDATES_MAX, spec, target);
+	bool found = false;
+	for (int i = 0; i < count; i++) {
+		struct candidate c;
+		if (!candidate_shape(&c, model, spec, target, device, &tile[i]))
+			continue;
+		if (!found || tile_distance(&tile[i], wish) < tile_distance(nearest, wish))
+			*nearest = tile[i];
+		found = true;
+	}
+	return found;
+}
+
+static void tile_print(struct text *text, const struct tile_request *tile)
+{
+	text_addf(text, "m %d, n %d", tile->m, tile->n);
+	if (tile->warps)
+		text_addf(text, ", warps %d", tile->warps);
+	if (tile->stages)
+		text_addf(text, ", stages %d", tile->stages);
+}
+
+/* The targets on which some tile of the pass is admissible: what a person can do when this one has none. */
+static void targets_list(struct text *text, const struct spec *spec, enum pass pass, bool naive)
+{
+	const struct tile_request any = {0};
+	for (int i = 0; i < TARGET_COUNT; i++) {
+		const struct target *target = &target_table[i];
+		const struct device *device = device_for_target(target);
+		const struct template_model *model = template_find(pass, target, naive);
+		struct tile_request nearest;
+		if (model && device && tile_nearest(&nearest, model, spec, target, device, &any))
+			text_addf(text, "%s%s", text->len ? ", " : "", target->name);
+	}
+}
+
+/* Of all refusals, the one to tell: that of the candidate which came nearest, the least shared memory. */
+static const struct candidate *candidate_telling(const struct plan *plan)
+{
+	const struct candidate *best = NULL;
+	for (int i = 0; i < plan->candidate_count; i++) {
+		const struct candidate *c = &plan->candidate[i];
+		const bool shaped = c->smem_bytes > 0;
+		if (best == NULL || (shaped && (best->smem_bytes == 0 || c->smem_bytes < best->smem_bytes)))
+			best = c;
+	}
+	return best;
+}
+
+static int request_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec, struct diag *diag)
+{
+	const struct tile_request *wish = &spec->tile[plan->pass];
+	const struct candidate *telling = candidate_telling(plan);
+	struct text text = {0};
+	struct tile_request nearest;
+	text_puts(&text, "The tile {");
+	tile_print(&text, wish);
+	text_addf(&text, "} cannot be used for the %s pass on %s: %s.", pass_name(plan->pass), plan->target->name,
+	          telling ? telling->reason : "no tile of that kind exists");
+	if (tile_nearest(&nearest, model, spec, plan->target, plan->device, wish)) {
+		text_puts(&text, " The nearest legal choice is {");
+		tile_print(&text, &nearest);
+		text_puts(&text, "}; `auto` lets the planner choose.");
+	}
+	const int result = diag_at(diag, spec->place[KEY_tile], "%s", text_str(&text));
+	text_free(&text);
+	return result;
+}
+
+static int auto_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec, struct diag *diag)
+{
+	const struct candidate *telling = candidate_telling(plan);
+	struct text targets = {0};
+	targets_list(&targets, spec, plan->pass, model->naive);
+	const int result = diag_fail(diag,
+	                             "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s. The nearest, m %d, n %d with %d "
+	                             "warps: %s. %s%s%s",
+	                             pass_name(plan->pass), spec->head_dim_qk, spec->head_dim_v, plan->target->name,
+	                             telling ? telling->tile_m : 0, telling ? telling->tile_n : 0, telling ? telling->warps : 0,
+	                             telling ? telling->reason : "none was offered", targets.len ? "It can be compiled for: " : "No target can run it",
+	                             text_str(&targets), ".");
+	text_free(&targets);
+	return result;
+}
+
+int plan_with(struct plan *plan, const struct template_model *model, const struct spec *spec, const struct program *program,
+              const struct target *target, const struct device *device, const struct problem *problem, enum pass pass,
+              struct diag *diag)
+{
+	if (problem_check(problem, spec->kv_group, diag) != 0)
+		return -1;
+	memset(plan, 0, sizeof *plan);
+	plan->pass = pass;
+	plan->target = target;
+	plan->device = device;
+	plan->problem = *problem;
+	snprintf(plan->templ, sizeof plan->templ, "%s", model->templ);
+	plan->standard_bytes = standard_bytes(spec, problem, pass);
+	const double flop_cell = 2.0 * (spec->head_dim_qk + spec->head_dim_v) * (pass == PASS_FORWARD ? 1 : 2.5);
+	plan->useful_flop = visible_cells(program, problem) * flop_cell;
+
+	/* The naive kernels have one shape; a tile in the spec is not about them. */
+	const struct tile_request any = {0}, *wish = model->naive ? &any : &spec->tile[pass];
+	struct tile_request tile[CANDIDATES_MAX];
+	const int count = tiles_collect(tile, model, spec, target, wish);
+	for (int i = 0; i < count; i++)
+		candidate_add(plan, model, spec, program, &tile[i]);
+	plan->chosen = candidate_choose(plan);
+	if (plan->chosen < 0)
+		return is_auto(wish) ? auto_refuse(plan, model, spec, diag) : request_refuse(plan, model, spec, diag);
+	recipe_fill(&plan->recipe, model, spec, &plan->candidate[plan->chosen], target, problem);
+	return 0;
+}
+
+static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const struct program *program,
+                   const struct target *target, const struct device *device, const struct problem *problem, enum pass pass,
+                   struct diag *diag)
+{
+	const struct template_model *model = template_find(pass, target, naive);
+	if (model == NULL)
+		return diag_fail(diag, "There is no %s template for the %s pass on %s.", naive ? "naive" : "fast", pass_name(pass), target->name);
+	return plan_with(plan, model, spec, program, target, device, problem, pass, diag);
+}
+
+int plan_make(struct plan *plan, const struct spec *spec, const struct program *program, const struct target *target,
+              const struct device *device, const struct problem *problem, enum pass pass, struct diag *diag)
+{
+	return plan_of(plan, false, spec, program, target, device, problem, pass, diag);
+}
+
+int plan_naive(struct plan *plan, const struct spec *spec, const struct program *program, const struct target *target,
+               const struct device *device, const struct problem *problem, enum pass pass, struct diag *diag)
+{
+	return plan_of(plan, true, spec, program, target, device, problem, pass, diag);
+}
