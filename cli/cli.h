@@ -1,0 +1,19 @@
+/* cli: the commands. Each has a file; argv[0] is the command's name. They return the exit status. */
+#ifndef FAGEN_CLI_H
+#define FAGEN_CLI_H
+
+enum {
+	EXIT_REQUEST = 1, /* the spec or the request is wrong */
+	EXIT_USAGE = 2,
+	EXIT_MACHINE = 3, /* the machine lacks something */
+	EXIT_CHECK = 4    /* a check failed */
+};
+
+int cmd_explain(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_bench(int argc, char **argv);
+int cmd_cache(int argc, char **argv);
+int cmd_env(int argc, char **argv);
+int cmd_init(int argc, char **argv);
+
+#endif

@@ -1,0 +1,272 @@
+/* fagen explain: what would be run, why, and at what cost. Needs no GPU and no compiler. */
+#include <errno.h>
+#include <getopt.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "gen/gen.h"
+
+struct request { /* 0 or NULL: as the spec assumes */
+	const char *spec, *gpu;
+	int64_t batch, heads, heads_kv, seq_q, seq_k;
+	int align;
+	int pass; /* -1: those of the spec */
+	bool batch_given, seq_q_given, seq_k_given, json;
+};
+
+static void usage(FILE *out)
+{
+	fputs("usage: fagen explain SPEC [options]\n"
+	      "Prints the plan of each pass: candidates with every cost, the rejected with reasons, memory traffic beside standard\n"
+	      "attention, predicted time and what bounds it.\n"
+	      "  --gpu NAME        plan for this GPU (default: the first listed below whose target the spec names)\n"
+	      "  --batch N --heads N --heads-kv N --seq N --seq-q N --seq-k N\n"
+	      "                    the problem (default: as the spec assumes)\n"
+	      "  --align 16|2      multiple of bytes of every pointer and stride\n"
+	      "  --pass NAME       forward or backward\n"
+	      "  --json            for programs\n"
+	      "  -h, --help\n"
+	      "GPUs:", out);
+	for (int i = 0; i < device_count; i++)
+		fprintf(out, "%s %s", i ? "," : "", device_table[i].name);
+	fputs("\n", out);
+}
+
+static int number_read(int64_t *value, const char *option, const char *text, int64_t least)
+{
+	char *end;
+	errno = 0;
+	const long long n = strtoll(text, &end, 10);
+	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > INT32_MAX) {
+		fprintf(stderr, "fagen explain: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least, INT32_MAX, text);
+		return -1;
+	}
+	*value = n;
+	return 0;
+}
+
+/* 0: go on; else an exit status, of which EXIT_SUCCESS is -1. */
+static int request_read(struct request *r, int argc, char **argv)
+{
+	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, ALIGN, GPU, PASS, JSON };
+	static const struct option options[] = {
+		{"batch", required_argument, NULL, BATCH}, {"heads", required_argument, NULL, HEADS},
+		{"heads-kv", required_argument, NULL, HEADS_KV}, {"seq", required_argument, NULL, SEQ},
+		{"seq-q", required_argument, NULL, SEQ_Q}, {"seq-k", required_argument, NULL, SEQ_K},
+		{"align", required_argument, NULL, ALIGN}, {"gpu", required_argument, NULL, GPU},
+		{"pass", required_argument, NULL, PASS}, {"json", no_argument, NULL, JSON},
+		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+	};
+	int option, index = 0, bad = 0;
+	int64_t align = 0;
+	*r = (struct request){.pass = -1};
+	optind = 0; /* starts getopt anew, whoever used it before */
+	while ((option = getopt_long(argc, argv, "h", options, &index)) != -1) {
+		switch (option) {
+		case BATCH: bad |= number_read(&r->batch, "batch", optarg, 0), r->batch_given = true; break;
+		case HEADS: bad |= number_read(&r->heads, "heads", optarg, 1); break;
+		case HEADS_KV: bad |= number_read(&r->heads_kv, "heads-kv", optarg, 1); break;
+		case SEQ:
+			bad |= number_read(&r->seq_q, "seq", optarg, 0);
+			r->seq_k = r->seq_q;
+			r->seq_q_given = r->seq_k_given = true;
+			break;
+		case SEQ_Q: bad |= number_read(&r->seq_q, "seq-q", optarg, 0), r->seq_q_given = true; break;
+		case SEQ_K: bad |= number_read(&r->seq_k, "seq-k", optarg, 0), r->seq_k_given = true; break;
+		case ALIGN:
+			bad |= number_read(&align, "align", optarg, 2);
+			if (!bad && align != 2 && align != 16) {
+				fprintf(stderr, "fagen explain: --align takes 16 or 2 (any), not '%s'.\n", optarg);
+				bad = -1;
+			}
+			r->align = (int)align;
+			break;
+		case GPU: r->gpu = optarg; break;
+		case PASS:
+			if (strcmp(optarg, "forward") == 0) {
+				r->pass = PASS_FORWARD;
+			} else if (strcmp(optarg, "backward") == 0) {
+				r->pass = PASS_BACKWARD;
+			} else {
+				fprintf(stderr, "fagen explain: --pass takes forward or backward, not '%s'.\n", optarg);
+				bad = -1;
+			}
+			break;
+		case JSON: r->json = true; break;
+		case 'h': usage(stdout); return -1;
+		default: bad = -1;
+		}
+	}
+	if (!bad && optind + 1 != argc) {
+		fprintf(stderr, optind == argc ? "fagen explain: which spec? One YAML file is needed.\n"
+		                               : "fagen explain: one spec at a time, please.\n");
+		bad = -1;
+	}
+	if (bad) {
+		fputs("`fagen explain --help` lists the options.\n", stderr);
+		return EXIT_USAGE;
+	}
+	r->spec = argv[optind];
+	return 0;
+}
+
+/* A new number of query heads keeps the sharing of key/value heads: the spec's, else that of the assumed problem. */
+static void problem_make(struct problem *problem, const struct request *r, const struct spec *spec)
+{
+	*problem = spec->assume;
+	if (r->batch_given)
+		problem->batch = r->batch;
+	if (r->seq_q_given)
+		problem->seqlen_q = r->seq_q;
+	if (r->seq_k_given)
+		problem->seqlen_k = r->seq_k;
+	if (r->align)
+		problem->align = r->align;
+	const int64_t group = spec->kv_group ? spec->kv_group
+	                      : spec->assume.heads_kv > 0 ? spec->assume.heads_q / spec->assume.heads_kv : 1;
+	if (r->heads) {
+		problem->heads_q = r->heads;
+		problem->heads_kv = group > 0 && r->heads % group == 0 ? r->heads / group : r->heads;
+	}
+	if (r->heads_kv) {
+		problem->heads_kv = r->heads_kv;
+		if (!r->heads)
+			problem->heads_q = r->heads_kv * (group > 0 ? group : 1);
+	}
+}
+
+static const struct device *device_choose(const struct spec *spec)
+{
+	for (int i = 0; i < device_count; i++)
+		if (spec->targets[target_find(device_table[i].target) - target_table])
+			return &device_table[i];
+	return &device_table[0];
+}
+
+static void masks_print(struct text *text, const struct spec *spec)
+{
+	if (spec->mask_count == 0)
+		text_puts(text, "  mask         none: every query sees every key\n");
+	for (int i = 0; i < spec->mask_count; i++) {
+		const struct preset *preset = &preset_table[spec->mask[i].preset];
+		text_addf(text, "  %-12s %s: %s", i == 0 ? "mask" : "and", preset->name, preset->definition);
+		for (int k = 0; k < SPEC_ARGS_MAX && preset->params[k]; k++) {
+			text_addf(text, "%s %s = ", k ? "," : "  with", preset->params[k]);
+			if (spec->mask[i].arg[k] == SPEC_UNBOUNDED)
+				text_puts(text, "unbounded");
+			else
+				text_addf(text, "%" PRId64, spec->mask[i].arg[k]);
+		}
+		text_puts(text, "\n");
+	}
+}
+
+static void spec_summary(struct text *text, const struct spec *spec)
+{
+	text_addf(text, "%s: head_dim %d", spec->name, spec->head_dim_qk);
+	if (spec->head_dim_v != spec->head_dim_qk)
+		text_addf(text, " (v %d)", spec->head_dim_v);
+	text_addf(text, ", %s, softmax_scale %.9g, ", spec->dtype == DTYPE_BF16 ? "bf16" : "fp16", spec->softmax_scale);
+	if (spec->kv_group)
+		text_addf(text, "%d query head%s per key/value head\n", spec->kv_group, spec->kv_group == 1 ? "" : "s");
+	else
+		text_puts(text, "any number of query heads per key/value head\n");
+	masks_print(text, spec);
+	if (spec->keep_256 == DROPOUT_LEVELS)
+		text_puts(text, "  dropout      none\n");
+	else
+		text_addf(text, "  dropout      %g asked, %d/%d of the cells kept\n", spec->dropout, spec->keep_256, DROPOUT_LEVELS);
+}
+
+static void dropout_json(struct text *text, const struct spec *spec)
+{
+	text_puts(text, "{\"spec\": ");
+	text_json(text, spec->name);
+	text_addf(text, ", \"keep_256\": %d, \"mask\": [", spec->keep_256);
+	for (int i = 0; i < spec->mask_count; i++) {
+		text_puts(text, i ? ", " : "");
+		text_json(text, preset_table[spec->mask[i].preset].definition);
+	}
+	text_puts(text, "], \"plans\": [\n");
+}
+
+static int explain(struct text *text, struct diag *diag, const struct request *r)
+{
+	struct spec spec;
+	struct program *program = malloc(sizeof *program);
+	struct plan *plan = malloc(sizeof *plan);
+	struct problem problem;
+	int result = -1;
+	if (!program || !plan) {
+		diag_fail(diag, "Out of memory.");
+		goto out;
+	}
+	if (spec_load(&spec, r->spec, diag) != 0 || program_lower(program, &spec, diag) != 0)
+		goto out;
+	diag->file = r->spec;
+	const struct device *device = r->gpu ? device_find(r->gpu) : device_choose(&spec);
+	if (!device) {
+		const char *names[64];
+		for (int i = 0; i < device_count; i++)
+			names[i] = device_table[i].name;
+		const char *nearest = diag_nearest(r->gpu, names, device_count);
+		diag_fail(diag, "No GPU is called '%s'.%s%s%s `fagen explain --help` lists those known.", r->gpu,
+		          nearest ? " Did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+		goto out;
+	}
+	const struct target *target = target_find(device->target);
+	problem_make(&problem, r, &spec);
+	if (problem_check(&problem, spec.kv_group, diag) != 0)
+		goto out;
+	if (r->pass >= 0 && !spec.passes[r->pass]) {
+		diag_fail(diag, "The spec has no %s pass; its `passes` must name it.", r->pass == PASS_FORWARD ? "forward" : "backward");
+		goto out;
+	}
+	r->json ? dropout_json(text, &spec) : spec_summary(text, &spec);
+	if (!r->json && !spec.targets[target - target_table])
+		text_addf(text, "  note         the spec's targets do not include %s\n", target->name);
+	result = 0;
+	bool first = true;
+	for (int pass = 0; pass < PASS_COUNT; pass++) {
+		if (!spec.passes[pass] || (r->pass >= 0 && r->pass != pass))
+			continue;
+		if (plan_make(plan, &spec, program, target, device, &problem, pass, diag) != 0) {
+			result = -1;
+			continue;
+		}
+		if (r->json) {
+			text_puts(text, first ? "" : ",\n");
+			plan_json(text, plan);
+		} else {
+			text_puts(text, "\n");
+			plan_print(text, plan);
+		}
+		first = false;
+	}
+	if (r->json)
+		text_puts(text, "\n]}\n");
+out:
+	free(program);
+	free(plan);
+	return result;
+}
+
+int cmd_explain(int argc, char **argv)
+{
+	struct request request;
+	const int status = request_read(&request, argc, argv);
+	if (status != 0)
+		return status < 0 ? EXIT_SUCCESS : status;
+	struct text text = {0};
+	struct diag diag = {0};
+	const int result = explain(&text, &diag, &request);
+	if (result == 0 || !request.json)
+		fputs(text_str(&text), stdout);
+	fputs(text_str(&diag.text), stderr);
+	text_free(&text);
+	diag_free(&diag);
+	return result == 0 ? EXIT_SUCCESS : EXIT_REQUEST;
+}
