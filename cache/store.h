@@ -50,6 +50,8 @@ const char *store_note(const struct store *);
 bool store_get(struct store_entry *entry, struct store *, const struct store_key *);
 /* Publishes an entry. true: it is on disk (now, or somebody else's identical one already was). */
 bool store_put(struct store *, const struct store_key *, const struct store_entry *);
+/* Forgets one entry: for a reader who finds that a verified one is of no use to him. */
+void store_remove(struct store *, const struct store_key *);
 
 /* Advisory lock of a key's shard, to avoid doing the same work twice. Waits at most lock_timeout. A negative token
  * means "no lock, go on". store_unlock takes any token. */

@@ -1,0 +1,51 @@
+/* key: SHA-256 over a domain string and tagged, length-prefixed records, so that no two record lists spell the same
+ * bytes. Numbers are little endian on every machine. */
+#include "cache/store.h"
+
+#include <sha2.h>
+#include <stdlib.h>
+
+struct key_builder { SHA2_CTX hash; };
+
+static const char domain[] = "fagen-kernel-key"; /* hashed with its NUL */
+
+static void put_le(uint8_t *out, uint64_t value, int bytes)
+{
+	for (int i = 0; i < bytes; i++)
+		out[i] = (uint8_t)(value >> (8 * i));
+}
+
+struct key_builder *key_begin(void)
+{
+	struct key_builder *builder = malloc(sizeof *builder);
+	if (!builder)
+		abort(); /* a few hundred bytes; a key that lacks records would be worse than no process */
+	SHA256Init(&builder->hash);
+	SHA256Update(&builder->hash, (const uint8_t *)domain, sizeof domain);
+	return builder;
+}
+
+void key_record(struct key_builder *builder, uint32_t tag, const void *bytes, size_t len)
+{
+	uint8_t prefix[12];
+	put_le(prefix, tag, 4);
+	put_le(prefix + 4, len, 8);
+	SHA256Update(&builder->hash, prefix, sizeof prefix);
+	if (len)
+		SHA256Update(&builder->hash, bytes, len);
+}
+
+void key_finish(struct store_key *key, struct key_builder *builder)
+{
+	SHA256Final(key->bytes, &builder->hash);
+	free(builder);
+}
+
+void key_hex(char hex[65], const struct store_key *key)
+{
+	for (int i = 0; i < 32; i++) {
+		hex[2 * i] = "0123456789abcdef"[key->bytes[i] >> 4];
+		hex[2 * i + 1] = "0123456789abcdef"[key->bytes[i] & 15];
+	}
+	hex[64] = '\0';
+}
