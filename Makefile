@@ -1,27 +1,50 @@
 # fagen: one Makefile, no recursion. `make help` is the index.
 
+comma   := ,
 VARIANT := $(if $(SAN),san,release)
 B       := build/$(VARIANT)
 CC      ?= cc
+PREFIX  ?= /usr/local
+DESTDIR ?=
+JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 STD     := -std=c11 -D_GNU_SOURCE -I.
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter
-OPT     := $(if $(SAN),-O1 -g -fno-omit-frame-pointer -fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined,-O2 -g)
-comma   := ,
+SANFLAGS := -fsanitize=address$(comma)undefined
+OPT     := $(if $(SAN),-O1 -g -fno-omit-frame-pointer $(SANFLAGS) -fno-sanitize-recover=undefined,-O2 -g)
 CFLAGS  += $(STD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -MMD -MP
-LDFLAGS += $(if $(SAN),-fsanitize=address$(comma)undefined)
+LDFLAGS += $(if $(SAN),$(SANFLAGS))
 LIBS    := -lyaml -lmd -ldl -lpthread -lm
+VERSION := $(shell sed -n 's/^.define FAGEN_VERSION "\(.*\)"/\1/p' gen/gen.h)
 
-FOLDERS   := gen cache runtime check cli
-SRC       := $(foreach d,$(FOLDERS),$(wildcard $(d)/*.c))
 TEMPLATES := $(shell find templates -type f \( -name '*.h' -o -name '*.cu' \) | sort)
 obj        = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)/*.c))
 ARCHIVES  := $(B)/libruntime.a $(B)/libcache.a $(B)/libgen.a
 SUITES    := $(patsubst tests/t_%.c,$(B)/tests/t_%,$(wildcard tests/t_*.c))
 
-.PHONY: all
+# Recipes that compile kernels start with this: it names the NVRTC that tools/setup fetched, if it had to.
+WITH_NVRTC = if [ -z "$$FAGEN_NVRTC" ] && [ -e build/nvrtc/libnvrtc.so.13 ]; then export FAGEN_NVRTC="$$PWD/build/nvrtc/libnvrtc.so.13"; fi;
+MAKEFLAGS += -j$(JOBS)
+
+.PHONY: all run check help setup install uninstall clean
+.DEFAULT_GOAL := all
+
 all: $(B)/fagen $(B)/libfagen.so ## build the command and the library
 
-$(B)/%.o: %.c
+setup: build/setup ## install or name what is missing: libyaml, libmd, Check, NVRTC
+build/setup: tools/setup
+	@sh tools/setup
+	@mkdir -p build && touch $@
+
+run: all ## the main job: set up, build, and compile specs/causal_d64.yaml for all its targets
+	@$(WITH_NVRTC) $(B)/fagen specs/causal_d64.yaml
+
+check: all $(SUITES) ## set up, build, and run every test that needs no GPU (SAN=1: under sanitizers)
+	@$(WITH_NVRTC) sh tools/check $(B) $(SUITES)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+$(B)/%.o: %.c | build/setup
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -c -o $@ $<
 
@@ -46,6 +69,24 @@ $(B)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 $(B)/tests/t_%: $(B)/tests/t_%.o $(B)/tests/run_suite.o $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcheck -lsubunit -lrt
 
+install: all ## install the command, the library, the header, the pkg-config file and the man page under PREFIX
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/fagen/specs
+	install $(B)/fagen $(DESTDIR)$(PREFIX)/bin/fagen
+	install $(B)/libfagen.so $(DESTDIR)$(PREFIX)/lib/libfagen.so.0
+	ln -sf libfagen.so.0 $(DESTDIR)$(PREFIX)/lib/libfagen.so
+	install -m 644 runtime/fagen.h $(DESTDIR)$(PREFIX)/include/fagen.h
+	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/fagen.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fagen.pc
+	install -m 644 docs/fagen.1 $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
+	install -m 644 specs/*.yaml $(DESTDIR)$(PREFIX)/share/fagen/specs
+
+uninstall: ## remove what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/fagen $(DESTDIR)$(PREFIX)/lib/libfagen.so.0 $(DESTDIR)$(PREFIX)/lib/libfagen.so
+	rm -f $(DESTDIR)$(PREFIX)/include/fagen.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/fagen.pc $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
+	rm -rf $(DESTDIR)$(PREFIX)/share/fagen
+
+clean: ## remove build/
+	rm -rf build
+
 -include $(shell find build -name '*.d' 2>/dev/null)
 
 # gen/embed.c: the list of templates to assemble.
@@ -54,3 +95,11 @@ $(B)/gen/embed.def: $(TEMPLATES)
 	printf 'EMBED(%s)\n' $^ > $@
 $(B)/gen/embed.o: $(B)/gen/embed.def
 $(B)/gen/embed.o: CFLAGS += -I$(B)
+
+# t_runtime, t_launch: two fake drivers beside them, allocations and locks counted, and the toolkit's cuda.h to compare with.
+$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(if $(findstring old,$@),-DFAKE_OLD) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $< -lpthread
+$(B)/tests/t_runtime $(B)/tests/t_launch: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
+$(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
+$(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))

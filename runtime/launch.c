@@ -366,7 +366,7 @@ int fagen_workspace_size(size_t *out, const fagen_kernel *k, const fagen_args *g
 	if (args_take(&args, given, &f) || shape_check(&shape, k, &args, &f))
 		return fault_report(error, &f);
 	for (int i = 0; i < PASS_COUNT; i++) {
-		int64_t bytes;
+		int64_t bytes = 0;
 		if (!k->pass[i].plan)
 			continue;
 		if (workspace_bytes(&bytes, &k->pass[i].recipe, &shape, &f))

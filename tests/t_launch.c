@@ -1,0 +1,613 @@
+/* fagen_forward, fagen_backward and fagen_workspace_size over kernels with hand-written recipes: what they refuse, what
+ * they pass on, and which driver calls they make. The driver is tests/fake_cuda.c. */
+#include <pthread.h>
+
+#include "runtime/kernel.h"
+#include "templates/abi.h"
+#include "tests/fake_use.h"
+
+Suite *suite(void);
+
+/* The linker sends the library's calls here (-Wl,--wrap). */
+static int allocations, locks;
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_malloc(size_t n) { allocations++; return __real_malloc(n); }
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size) { allocations++; return __real_calloc(n, size); }
+void *__real_realloc(void *p, size_t n);
+void *__wrap_realloc(void *p, size_t n);
+void *__wrap_realloc(void *p, size_t n) { allocations++; return __real_realloc(p, n); }
+int __real_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m) { locks++; return __real_pthread_mutex_lock(m); }
+
+enum { D_QK = 64, D_V = 96 };
+
+static struct fake fake;
+static fagen_runtime runtime;
+static struct fagen_spec spec;
+static struct fagen_kernel kernel;
+static struct plan plan;
+static fagen_error error;
+
+static struct recipe_kernel entry(const char *name, enum recipe_grid grid, int tile, int threads, int smem)
+{
+	struct recipe_kernel k = {.grid = grid, .tile = tile, .threads = threads, .smem_bytes = smem};
+	snprintf(k.entry, sizeof k.entry, "%s", name);
+	return k;
+}
+
+static struct recipe_piece piece(const char *name, enum recipe_size size, int tile, int unit, int zeroed)
+{
+	struct recipe_piece p = {.size = size, .tile = tile, .unit = unit, .zeroed = zeroed};
+	snprintf(p.name, sizeof p.name, "%s", name);
+	return p;
+}
+
+static void pass_open(enum pass i, const struct recipe *recipe)
+{
+	struct kernel_pass *pass = &kernel.pass[i];
+	pass->plan = &plan;
+	pass->recipe = *recipe;
+	ck_assert_int_eq(fake.cu.cuLibraryLoadData(&pass->library, "", NULL, NULL, 0, NULL, NULL, 0), 0);
+	for (int k = 0; k < recipe->kernel_count; k++) {
+		ck_assert_int_eq(fake.cu.cuLibraryGetKernel(&pass->entry[k], pass->library, recipe->kernel[k].entry), 0);
+		ck_assert_int_eq(fake.cu.cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, recipe->kernel[k].smem_bytes,
+		                                              pass->entry[k], kernel.device), 0);
+	}
+	for (int p = 0; p < recipe->piece_count; p++)
+		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta") ? offsetof(struct fagen_abi, delta)
+		                                                               : offsetof(struct fagen_abi, dquery_accum);
+}
+
+static void kernel_close(void)
+{
+	for (int i = 0; i < PASS_COUNT; i++)
+		if (kernel.pass[i].library)
+			ck_assert_int_eq(fake.cu.cuLibraryUnload(kernel.pass[i].library), 0);
+}
+
+/* A kernel on device 0 with a one-kernel forward and a three-kernel backward pass. */
+static void kernel_open(int load_bytes, int kv_group)
+{
+	struct diag diag = {0};
+	struct fault f = {.diag = &diag};
+	kernel_close();
+	memset(&kernel, 0, sizeof kernel);
+	spec.spec.head_dim_qk = D_QK;
+	spec.spec.head_dim_v = D_V;
+	spec.spec.outputs = OUTPUT_OUT | OUTPUT_LSE;
+	spec.spec.keep_256 = 230;
+	kernel.runtime = &runtime;
+	kernel.spec = &spec;
+	ck_assert_int_eq(driver_primary(&kernel.primary, runtime.driver, 0, &f), 0);
+	ck_assert_int_eq(fake.cu.cuDeviceGet(&kernel.device, 0), 0);
+	struct recipe forward = {.kernel_count = 1, .load_bytes = load_bytes, .kv_group = kv_group};
+	forward.kernel[0] = entry("fwd", GRID_QUERY_TILES, 128, 256, 70000);
+	struct recipe backward = {.kernel_count = 3, .piece_count = 2, .load_bytes = load_bytes, .kv_group = kv_group};
+	backward.kernel[0] = entry("bwd_delta", GRID_QUERY_TILES, 64, 128, 0);
+	backward.kernel[1] = entry("bwd_main", GRID_KEY_TILES, 64, 256, 100000);
+	backward.kernel[2] = entry("bwd_dq", GRID_QUERY_TILES, 128, 128, 4096);
+	backward.piece[0] = piece("delta", SIZE_ROWS, 64, 0, 0);
+	backward.piece[1] = piece("dquery_accum", SIZE_ROWS_QK, 64, D_QK, 1);
+	pass_open(PASS_FORWARD, &forward);
+	pass_open(PASS_BACKWARD, &backward);
+}
+
+static void setup(void)
+{
+	struct diag diag = {0};
+	fake = fake_open();
+	memset(&error, 0, sizeof error);
+	error.struct_size = sizeof error;
+	runtime.driver = driver_open();
+	ck_assert_int_eq(driver_init(runtime.driver, &diag), 0);
+	kernel_open(16, 0);
+}
+
+static void teardown(void)
+{
+	kernel_close();
+	driver_close(runtime.driver);
+	ck_assert_int_eq(fake.state->retained, 0);
+	ck_assert_int_eq(fake.state->broken, 0);
+}
+
+/* A dense tensor [batch][head][seq][dim] at an address of its own. */
+static fagen_tensor dense(int number, int64_t heads, int64_t rows, int64_t columns)
+{
+	return (fagen_tensor){(void *)(uintptr_t)(0x100000000u + (uintptr_t)number * 0x10000000u), heads * rows * columns,
+	                      rows * columns, columns};
+}
+
+static fagen_args args_of(int64_t b, int64_t hq, int64_t hk, int64_t sq, int64_t sk)
+{
+	fagen_args a = {.struct_size = sizeof a, .batch = b, .heads_q = hq, .heads_kv = hk, .seqlen_q = sq, .seqlen_k = sk};
+	a.query = dense(1, hq, sq, D_QK);
+	a.key = dense(2, hk, sk, D_QK);
+	a.value = dense(3, hk, sk, D_V);
+	a.out = dense(4, hq, sq, D_V);
+	a.dout = dense(5, hq, sq, D_V);
+	a.dquery = dense(6, hq, sq, D_QK);
+	a.dkey = dense(7, hk, sk, D_QK);
+	a.dvalue = dense(8, hk, sk, D_V);
+	a.lse = dense(9, hq, sq, 1);
+	a.dlse = dense(10, hq, sq, 1);
+	a.workspace = (void *)(uintptr_t)0x700000000;
+	a.workspace_size = (size_t)1 << 40;
+	a.seed = 42;
+	a.offset = 7;
+	return a;
+}
+
+static int launch(enum pass pass, const fagen_args *a, void *stream)
+{
+	return (pass == PASS_FORWARD ? fagen_forward : fagen_backward)(&kernel, a, stream, &error);
+}
+
+/* ---- refusals ----------------------------------------------------------------------------------------------------- */
+
+/* One field of good arguments (2 x 8 x 4 heads, 200 queries, 300 keys, aligned loads) is set to a value. */
+struct row { enum pass pass; int load_bytes, kv_group; size_t at; int64_t value; const char *field, *says; };
+#define AT(member) offsetof(fagen_args, member)
+#define F PASS_FORWARD
+#define B PASS_BACKWARD
+
+static const struct row refused[] = {
+	{F, 16, 0, AT(batch), -1, "batch", "0 to 2147483647"},
+	{F, 16, 0, AT(batch), INT64_C(1) << 31, "batch", "0 to 2147483647"},
+	{F, 16, 0, AT(batch), INT64_C(1) << 29, "batch", "split the batch"},
+	{F, 16, 0, AT(batch), INT32_MAX / 8, "batch", "blocks of kernel fwd"},
+	{F, 16, 0, AT(heads_q), -8, "heads_q", "0 to"},
+	{F, 16, 0, AT(heads_kv), -4, "heads_kv", "0 to"},
+	{F, 16, 0, AT(seqlen_q), -1, "seqlen_q", "0 to 1073741824"},
+	{F, 16, 0, AT(seqlen_q), INT64_C(1) << 32, "seqlen_q", "0 to 1073741824"},
+	{F, 16, 0, AT(seqlen_k), INT64_MIN, "seqlen_k", "0 to 1073741824"},
+	{F, 16, 0, AT(heads_q), 9, "heads_q", "multiple of heads_kv"},
+	{F, 16, 0, AT(heads_q), 2, "heads_q", "multiple of heads_kv"},
+	{F, 16, 0, AT(heads_kv), 3, "heads_q", "multiple of heads_kv"},
+	{F, 16, 0, AT(heads_kv), 0, "heads_kv", "both or neither"},
+	{F, 16, 0, AT(heads_q), 0, "heads_q", "both or neither"},
+	{F, 16, 2, AT(heads_kv), 8, "heads_q", "heads_q = 16"},
+	{F, 16, 2, AT(heads_kv), 2, "heads_q", "kv_group: any"},
+	{F, 16, 0, AT(query.data), 0, "query.data", "NULL"},
+	{F, 16, 0, AT(key.data), 0, "key.data", "NULL"},
+	{F, 16, 0, AT(value.data), 0, "value.data", "NULL"},
+	{F, 16, 0, AT(out.data), 0, "out.data", "NULL"},
+	{F, 16, 0, AT(lse.data), 0, "lse.data", "NULL"},
+	{B, 16, 0, AT(lse.data), 0, "lse.data", "NULL"},
+	{B, 16, 0, AT(out.data), 0, "out.data", "NULL"},
+	{B, 16, 0, AT(dout.data), 0, "dout.data", "NULL"},
+	{B, 16, 0, AT(dquery.data), 0, "dquery.data", "NULL"},
+	{B, 16, 0, AT(dkey.data), 0, "dkey.data", "NULL"},
+	{B, 16, 0, AT(dvalue.data), 0, "dvalue.data", "NULL"},
+	{F, 16, 0, AT(query.data), 0x10000008, "query.data", "problem.align = 2"},
+	{F, 16, 0, AT(key.data), 0x10000002, "key.data", "problem.align = 2"},
+	{F, 2, 0, AT(value.data), 0x10000001, "value.data", "element's 2 bytes"},
+	{F, 2, 0, AT(lse.data), 0x10000002, "lse.data", "element's 4 bytes"},
+	{B, 16, 0, AT(dlse.data), 0x10000001, "dlse.data", "element's 4 bytes"},
+	{B, 16, 0, AT(dvalue.data), 0x10000004, "dvalue.data", "problem.align = 2"},
+	{F, 16, 0, AT(query.stride_seq), 65, "query.stride_seq", "multiple of 8: get a kernel with problem.align = 2"},
+	{F, 16, 0, AT(key.stride_head), 4, "key.stride_head", "problem.align = 2"},
+	{F, 16, 0, AT(value.stride_batch), -12, "value.stride_batch", "problem.align = 2"},
+	{B, 16, 0, AT(dout.stride_seq), 97, "dout.stride_seq", "problem.align = 2"},
+	{B, 16, 0, AT(dkey.stride_seq), 68, "dkey.stride_seq", "problem.align = 2"},
+	{F, 16, 0, AT(out.stride_seq), 0, "out.stride_seq", "may not overlap"},
+	{F, 16, 0, AT(out.stride_head), 88, "out.stride_head", "may not overlap"},
+	{F, 16, 0, AT(lse.stride_seq), 0, "lse.stride_seq", "may not overlap"},
+	{B, 16, 0, AT(dquery.stride_batch), 0, "dquery.stride_batch", "may not overlap"},
+	{B, 2, 0, AT(dkey.stride_seq), -63, "dkey.stride_seq", "may not overlap"},
+	{F, 2, 0, AT(query.stride_batch), INT64_MAX, "query.stride_batch", "2^63"},
+	{F, 2, 0, AT(query.stride_batch), INT64_MIN, "query.stride_batch", "2^63"},
+	{F, 2, 0, AT(query.stride_seq), INT64_MAX / 128, "query.stride_seq", "2^63"},
+	{F, 16, 0, AT(offset), INT64_C(1) << 32, "offset", "below 2^32"},
+	{F, 16, 0, AT(rng_state), 0x10000004, "rng_state", "multiple of 8"},
+	{B, 16, 0, AT(workspace), 0, "workspace", "fagen_workspace_size"},
+	{B, 16, 0, AT(workspace), 0x10000080, "workspace", "256"},
+	{B, 16, 0, AT(workspace_size), 1000, "workspace_size", "fagen_workspace_size"},
+};
+
+static void row_apply(fagen_args *a, const struct row *r)
+{
+	*a = args_of(2, 8, 4, 200, 300);
+	memcpy((char *)a + r->at, &r->value, sizeof r->value);
+}
+
+START_TEST(wrong_arguments_are_refused_by_name)
+{
+	const struct row *r = &refused[_i];
+	fagen_args a;
+	kernel_open(r->load_bytes, r->kv_group);
+	row_apply(&a, r);
+	const int calls = fake.state->calls;
+	ck_assert_int_eq(launch(r->pass, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
+	ck_assert_int_eq(error.code, FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, r->field);
+	ck_assert_msg(strstr(error.message, r->says) != NULL, "\"%s\" is not in: %s", r->says, error.message);
+	ck_assert_msg(strncmp(error.message, "error", 5) && error.message[strlen(error.message) - 1] != '\n', "%s", error.message);
+	ck_assert_int_eq(fake.state->calls, calls); /* refused before the driver is touched */
+}
+END_TEST
+
+static const struct row accepted[] = {
+	{F, 16, 0, AT(query.stride_seq), 0, NULL, NULL},                /* inputs may be broadcast */
+	{F, 16, 0, AT(key.stride_head), 0, NULL, NULL},
+	{F, 16, 0, AT(value.stride_batch), -9600, NULL, NULL},          /* and walk backwards */
+	{B, 16, 0, AT(dout.stride_seq), 0, NULL, NULL},
+	{F, 2, 0, AT(query.data), 0x10000002, NULL, NULL},
+	{F, 2, 0, AT(key.stride_seq), 65, NULL, NULL},
+	{F, 2, 0, AT(out.stride_seq), -97, NULL, NULL},
+	{B, 16, 0, AT(dlse.data), 0, NULL, NULL},
+	{F, 16, 2, AT(batch), 1, NULL, NULL},
+	{F, 16, 0, AT(heads_q), 12, NULL, NULL},
+	{F, 16, 0, AT(heads_kv), 1, NULL, NULL},
+	{F, 16, 0, AT(heads_kv), 8, NULL, NULL},
+	{F, 16, 0, AT(workspace), 0, NULL, NULL},                       /* the forward pass needs none */
+	{F, 16, 0, AT(offset), UINT32_MAX, NULL, NULL},
+	{F, 16, 0, AT(rng_state), 0x10000008, NULL, NULL},
+	{F, 16, 0, AT(dout.data), 0, NULL, NULL},                       /* what a pass does not use is not looked at */
+	{F, 16, 0, AT(dquery.stride_seq), 3, NULL, NULL},
+	{F, 16, 0, AT(seqlen_q), INT64_C(1) << 30, NULL, NULL},
+};
+
+START_TEST(unusual_but_legal_arguments_are_accepted)
+{
+	const struct row *r = &accepted[_i];
+	fagen_args a;
+	kernel_open(r->load_bytes, r->kv_group);
+	row_apply(&a, r);
+	ck_assert_msg(!launch(r->pass, &a, fake.stream(kernel.primary)), "%s: %s", error.field, error.message);
+	ck_assert_int_eq(error.code, FAGEN_OK);
+	ck_assert_int_gt(fake.state->launches, 0);
+}
+END_TEST
+
+START_TEST(lse_is_refused_where_the_kernel_does_not_write_it)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	spec.spec.outputs = OUTPUT_OUT;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "lse.data");
+	a.lse.data = NULL;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
+}
+END_TEST
+
+START_TEST(dropout_arguments_are_ignored_without_dropout)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	spec.spec.keep_256 = 256;
+	a.offset = UINT64_MAX;
+	a.rng_state = (const uint64_t *)(uintptr_t)3;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
+	struct fagen_abi abi;
+	memcpy(&abi, fake.state->launch[0].params, sizeof abi);
+	ck_assert(abi.seed == 0 && abi.offset == 0 && abi.rng_state == 0);
+}
+END_TEST
+
+START_TEST(a_missing_pass_is_named)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	kernel.pass[B].plan = NULL;
+	ck_assert_int_eq(launch(B, &a, NULL), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "kernel");
+	ck_assert_ptr_nonnull(strstr(error.message, "no backward pass"));
+}
+END_TEST
+
+/* ---- what reaches the device -------------------------------------------------------------------------------------- */
+
+START_TEST(forward_passes_every_argument_on)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	ck_assert_int_eq(launch(F, &a, stream), FAGEN_OK);
+	ck_assert_int_eq(fake.state->launches, 1);
+	const struct fake_launch *l = &fake.state->launch[0];
+	ck_assert_str_eq(l->entry, "fwd");
+	ck_assert_uint_eq(l->grid, 2 * 8 * 2);
+	ck_assert_uint_eq(l->threads, 256);
+	ck_assert_uint_eq(l->smem, 70000);
+	ck_assert_ptr_eq(l->stream, stream);
+	struct fagen_abi abi, want = {
+		.query = {(uintptr_t)a.query.data, 8 * 200 * 64, 200 * 64, 64},
+		.key = {(uintptr_t)a.key.data, 4 * 300 * 64, 300 * 64, 64},
+		.value = {(uintptr_t)a.value.data, 4 * 300 * 96, 300 * 96, 96},
+		.out = {(uintptr_t)a.out.data, 8 * 200 * 96, 200 * 96, 96},
+		.lse = {(uintptr_t)a.lse.data, 8 * 200, 200, 1},
+		.seed = 42, .offset = 7, .batch = 2, .heads_q = 8, .heads_kv = 4, .seqlen_q = 200, .seqlen_k = 300,
+	};
+	memcpy(&abi, l->params, sizeof abi);
+	ck_assert_mem_eq(&abi, &want, sizeof abi);
+}
+END_TEST
+
+START_TEST(backward_clears_then_launches_in_order)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	a.rng_state = (const uint64_t *)(uintptr_t)0x20000000;
+	ck_assert_int_eq(launch(B, &a, stream), FAGEN_OK);
+	const struct fake_cuda *s = fake.state;
+	const uintptr_t workspace = (uintptr_t)a.workspace, delta = 4 * 2 * 8 * 256; /* 200 rows rounded up to tiles of 64 */
+	ck_assert_int_eq(s->memsets, 1);
+	ck_assert_int_eq(s->memset[0].launches_before, 0);
+	ck_assert_uint_eq(s->memset[0].at, workspace + delta);
+	ck_assert_uint_eq(s->memset[0].words, 2 * 8 * 256 * 64);
+	ck_assert_ptr_eq(s->memset[0].stream, stream);
+	ck_assert_int_eq(s->launches, 3);
+	static const struct { const char *entry; unsigned int grid, smem; } want[] = {
+		{"bwd_delta", 2 * 8 * 4, 0}, {"bwd_main", 2 * 4 * 5, 100000}, {"bwd_dq", 2 * 8 * 2, 4096},
+	};
+	for (int i = 0; i < 3; i++) {
+		struct fagen_abi abi;
+		memcpy(&abi, s->launch[i].params, sizeof abi);
+		ck_assert_str_eq(s->launch[i].entry, want[i].entry);
+		ck_assert_uint_eq(s->launch[i].grid, want[i].grid);
+		ck_assert_uint_eq(s->launch[i].smem, want[i].smem);
+		ck_assert_ptr_eq(s->launch[i].stream, stream);
+		ck_assert_uint_eq(abi.delta, workspace);
+		ck_assert_uint_eq(abi.dquery_accum, workspace + delta);
+		ck_assert_uint_eq(abi.dlse.data, (uintptr_t)a.dlse.data);
+		ck_assert_uint_eq(abi.dkey.data, (uintptr_t)a.dkey.data);
+		ck_assert_int_eq(abi.dvalue.stride_seq, 96);
+		ck_assert_uint_eq(abi.rng_state, 0x20000000);
+	}
+}
+END_TEST
+
+/* LAY-03 */
+START_TEST(strides_of_single_entries_are_dropped)
+{
+	fagen_args a = args_of(1, 1, 1, 1, 1);
+	fagen_tensor *tensors[] = {&a.query, &a.key, &a.value, &a.out, &a.lse};
+	for (int i = 0; i < 5; i++) {
+		tensors[i]->stride_batch = 3;
+		tensors[i]->stride_head = INT64_MIN;
+		tensors[i]->stride_seq = 0;
+	}
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	struct fagen_abi abi;
+	memcpy(&abi, fake.state->launch[0].params, sizeof abi);
+	const struct fagen_abi_tensor *given[] = {&abi.query, &abi.key, &abi.value, &abi.out, &abi.lse};
+	for (int i = 0; i < 5; i++)
+		ck_assert(given[i]->stride_batch == 0 && given[i]->stride_head == 0 && given[i]->stride_seq == 0);
+}
+END_TEST
+
+/* Shapes with a zero: which kernels run, and that nothing asks for the address of an empty tensor. */
+START_TEST(empty_problems)
+{
+	static const struct { enum pass pass; int64_t b, hq, hk, sq, sk; int launches, memsets; const char *first; } row[] = {
+		{F, 2, 8, 4, 200, 0, 1, 0, "fwd"},       /* writes out = 0, lse = -inf */
+		{F, 2, 8, 4, 0, 300, 0, 0, NULL},
+		{F, 2, 8, 4, 0, 0, 0, 0, NULL},
+		{F, 0, 8, 4, 200, 300, 0, 0, NULL},
+		{F, 2, 0, 0, 200, 300, 0, 0, NULL},
+		{B, 2, 8, 4, 0, 300, 1, 0, "bwd_main"},  /* writes dkey = dvalue = 0 */
+		{B, 2, 8, 4, 200, 0, 2, 1, "bwd_delta"}, /* writes dquery = 0 */
+		{B, 0, 8, 4, 200, 300, 0, 0, NULL},
+		{B, 2, 0, 0, 200, 300, 0, 0, NULL},
+	};
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+		fagen_args a = args_of(row[i].b, row[i].hq, row[i].hk, row[i].sq, row[i].sk);
+		const bool no_q = !a.batch || !a.heads_q || !a.seqlen_q, no_k = !a.batch || !a.heads_kv || !a.seqlen_k;
+		if (no_q)
+			a.query.data = a.out.data = a.lse.data = a.dout.data = a.dlse.data = a.dquery.data = NULL;
+		if (no_k)
+			a.key.data = a.value.data = a.dkey.data = a.dvalue.data = NULL;
+		if (no_q || !row[i].launches)
+			a.workspace = NULL, a.workspace_size = 0;
+		const int launches = fake.state->launches, memsets = fake.state->memsets;
+		ck_assert_msg(!launch(row[i].pass, &a, fake.stream(kernel.primary)), "row %zu: %s", i, error.message);
+		ck_assert_int_eq(fake.state->launches - launches, row[i].launches);
+		ck_assert_int_eq(fake.state->memsets - memsets, row[i].memsets);
+		if (row[i].first)
+			ck_assert_str_eq(fake.state->launch[launches].entry, row[i].first);
+	}
+}
+END_TEST
+
+START_TEST(workspace_size_is_pure_and_enough)
+{
+	static const struct { int64_t b, hq, hk, sq, sk; size_t bytes; } row[] = {
+		{2, 8, 4, 200, 300, (size_t)2 * 8 * 256 * 4 * 65},
+		{1, 1, 1, 1, 1, (size_t)64 * 4 * 65},
+		{1, 3, 1, 64, 9, (size_t)3 * 64 * 4 * 65},
+		{1, 16, 16, 1 << 20, 1 << 20, (size_t)16 * (1 << 20) * 4 * 65},
+		{2, 8, 4, 0, 300, 0},
+	};
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+		fagen_args a = {.struct_size = sizeof a, .batch = row[i].b, .heads_q = row[i].hq, .heads_kv = row[i].hk,
+		                .seqlen_q = row[i].sq, .seqlen_k = row[i].sk};
+		const int calls = fake.state->calls;
+		size_t bytes = 1;
+		ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_OK);
+		ck_assert_uint_eq(bytes, row[i].bytes);
+		ck_assert_int_eq(fake.state->calls, calls);
+		a = args_of(row[i].b, row[i].hq, row[i].hk, row[i].sq, row[i].sk);
+		a.workspace_size = bytes;
+		ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+		if (bytes) {
+			a.workspace_size = bytes - 1;
+			ck_assert_int_eq(launch(B, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
+		}
+	}
+	fagen_args a = {.struct_size = sizeof a, .batch = INT32_MAX, .heads_q = 1, .heads_kv = 1, .seqlen_q = 1 << 30, .seqlen_k = 1};
+	size_t bytes = 77;
+	ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "workspace_size");
+	ck_assert_uint_eq(bytes, 77);
+	a.seqlen_q = -1;
+	ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "seqlen_q");
+}
+END_TEST
+
+/* ---- contexts ----------------------------------------------------------------------------------------------------- */
+
+START_TEST(a_real_stream_needs_no_context_call)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(fake.context(0)); /* of a context that is not even the primary one */
+	const int calls = fake.state->calls;
+	ck_assert_int_eq(launch(F, &a, stream), FAGEN_OK);
+	ck_assert_int_eq(fake.state->calls, calls + 1);
+	ck_assert_int_eq(fake.state->log[calls], FAKE_cuLaunchKernel);
+}
+END_TEST
+
+/* Which device the work ran on, and that the stack of contexts is as before, for each way of naming a stream. */
+START_TEST(the_current_context_is_kept)
+{
+	/* current: -1 none, 0 or 1 the primary context of that device, 2 another context of device 0 */
+	for (int current = -1; current <= 2; current++)
+		for (uintptr_t name = 0; name <= 3; name++)
+			for (int pass = F; pass <= B; pass++) {
+				struct diag diag = {0};
+				struct fault f = {.diag = &diag};
+				cu_context context = NULL, after = NULL;
+				if (current == 2)
+					context = fake.context(0);
+				else if (current >= 0)
+					ck_assert_int_eq(driver_primary(&context, runtime.driver, current, &f), 0);
+				if (context)
+					ck_assert_int_eq(fake.cu.cuCtxPushCurrent_v2(context), 0);
+				fagen_args a = args_of(2, 8, 4, 200, 300);
+				const int pushes = fake.state->pushes, pops = fake.state->pops, launches = fake.state->launches;
+				void *stream = name == 3 ? (void *)fake.stream(kernel.primary) : (void *)name;
+				ck_assert_msg(!launch((enum pass)pass, &a, stream), "%s", error.message);
+				ck_assert_int_eq(fake.state->launch[launches % FAKE_LAUNCHES_MAX].device, 0);
+				const int fits = current == 0 || current == 2;
+				ck_assert_int_eq(fake.state->pushes - pushes, !fits && (name < 3 || pass == B));
+				ck_assert_int_eq(fake.state->pushes - pushes, fake.state->pops - pops);
+				ck_assert_int_eq(fake.depth(), context != NULL);
+				ck_assert_int_eq(fake.cu.cuCtxGetCurrent(&after), 0);
+				ck_assert_ptr_eq(after, context);
+				if (context)
+					ck_assert_int_eq(fake.cu.cuCtxPopCurrent_v2(&after), 0);
+			}
+	ck_assert_int_eq(fake.state->broken, 0);
+}
+END_TEST
+
+START_TEST(every_failing_call_is_reported_and_undone)
+{
+	for (int n = 1;; n++) {
+		fagen_args a = args_of(2, 8, 4, 200, 300);
+		fake.state->fail_at = fake.state->calls + n;
+		fake.state->fail_result = 2;
+		fake.state->failed_call = -1;
+		const int rc = launch(B, &a, NULL);
+		fake.state->fail_at = 0;
+		ck_assert_int_eq(fake.depth(), 0);
+		ck_assert_int_eq(fake.state->pushes, fake.state->pops);
+		if (fake.state->failed_call < 0) {
+			ck_assert_int_eq(rc, FAGEN_OK);
+			ck_assert_int_gt(n, 6);
+			break;
+		}
+		ck_assert_int_eq(rc, FAGEN_ERROR_DRIVER);
+		ck_assert_int_eq(error.cuda_result, 2);
+		ck_assert_ptr_nonnull(strstr(error.message, "CUDA_ERROR_OUT_OF_MEMORY (2)"));
+	}
+	ck_assert_int_eq(fake.state->broken, 0);
+}
+END_TEST
+
+START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	allocations = locks = 0;
+	int failed = 0;
+	for (int i = 0; i < 100; i++)
+		failed += launch(F, &a, stream) + launch(B, &a, stream) + launch(B, &a, NULL);
+	const int seen = allocations, locked = locks; /* Check allocates too */
+	ck_assert_int_eq(failed, 0);
+	ck_assert_int_eq(seen, 0);
+	ck_assert_int_eq(locked, 0);
+	kernel.pass[B].plan = NULL;
+	ck_assert_int_ne(launch(B, &a, NULL), FAGEN_OK);
+	ck_assert_int_gt(allocations, 0); /* the counter counts: an error message is allocated */
+}
+END_TEST
+
+/* ---- structs across versions -------------------------------------------------------------------------------------- */
+
+START_TEST(struct_size_rules)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	a.struct_size = 0;
+	ck_assert_int_eq(launch(F, &a, stream), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "struct_size");
+	/* A caller of a version that ends before dropout and workspace: both are zero, whatever lies behind. */
+	a.struct_size = offsetof(fagen_args, seed);
+	ck_assert_int_eq(launch(F, &a, stream), FAGEN_OK);
+	struct fagen_abi abi;
+	memcpy(&abi, fake.state->launch[0].params, sizeof abi);
+	ck_assert(abi.seed == 0 && abi.offset == 0);
+	ck_assert_int_eq(launch(B, &a, stream), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "workspace");
+	/* A caller of a later version. */
+	struct { fagen_args args; char more[64]; } later = {.args = args_of(2, 8, 4, 200, 300)};
+	later.args.struct_size = sizeof later;
+	ck_assert_int_eq(launch(F, &later.args, stream), FAGEN_OK);
+}
+END_TEST
+
+START_TEST(the_error_object_is_optional_and_never_overrun)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	a.query.data = NULL;
+	ck_assert_int_eq(fagen_forward(&kernel, &a, NULL, NULL), FAGEN_ERROR_INVALID);
+	struct { fagen_error error; unsigned char guard[64]; } small;
+	for (uint32_t size = 0; size < sizeof(fagen_error); size += size < 128 ? 1 : 100) {
+		memset(&small, 0xAB, sizeof small);
+		small.error.struct_size = size;
+		ck_assert_int_eq(fagen_forward(&kernel, &a, NULL, &small.error), FAGEN_ERROR_INVALID);
+		for (size_t i = size > 4 ? size : 4; i < sizeof small; i++)
+			ck_assert_msg(((unsigned char *)&small)[i] == 0xAB, "size %u: byte %zu was written", size, i);
+		if (size > offsetof(fagen_error, message))
+			ck_assert_uint_lt(strnlen(small.error.message, size - offsetof(fagen_error, message)),
+			                  size - offsetof(fagen_error, message));
+		if (size > offsetof(fagen_error, code) + 4)
+			ck_assert_int_eq(small.error.code, FAGEN_ERROR_INVALID);
+	}
+	/* Success leaves no old message behind. */
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_ERROR_INVALID);
+	a = args_of(2, 8, 4, 200, 300);
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
+	ck_assert(error.code == FAGEN_OK && !error.message[0] && !error.field[0]);
+}
+END_TEST
+
+Suite *suite(void)
+{
+	Suite *s = suite_create("launch");
+	TCase *t = tcase_create("launch");
+	tcase_add_checked_fixture(t, setup, teardown);
+	tcase_set_timeout(t, 30);
+	tcase_add_loop_test(t, wrong_arguments_are_refused_by_name, 0, sizeof refused / sizeof *refused);
+	tcase_add_loop_test(t, unusual_but_legal_arguments_are_accepted, 0, sizeof accepted / sizeof *accepted);
+	tcase_add_test(t, lse_is_refused_where_the_kernel_does_not_write_it);
+	tcase_add_test(t, dropout_arguments_are_ignored_without_dropout);
+	tcase_add_test(t, a_missing_pass_is_named);
+	tcase_add_test(t, forward_passes_every_argument_on);
+	tcase_add_test(t, backward_clears_then_launches_in_order);
+	tcase_add_test(t, strides_of_single_entries_are_dropped);
+	tcase_add_test(t, empty_problems);
+	tcase_add_test(t, workspace_size_is_pure_and_enough);
+	tcase_add_test(t, a_real_stream_needs_no_context_call);
+	tcase_add_test(t, the_current_context_is_kept);
+	tcase_add_test(t, every_failing_call_is_reported_and_undone);
+	tcase_add_test(t, a_launch_takes_no_lock_and_allocates_nothing);
+	tcase_add_test(t, struct_size_rules);
+	tcase_add_test(t, the_error_object_is_optional_and_never_overrun);
+	suite_add_tcase(s, t);
+	return s;
+}
