@@ -13,6 +13,8 @@ struct place { /* a position in the spec file */
 	int column; /* from 1, in bytes */
 };
 
+enum { DIAG_SHOWN_MAX = 50 }; /* errors after these are counted but not written out */
+
 struct diag {
 	struct text text;    /* all messages, one or more lines each */
 	int errors;          /* messages of kind error */

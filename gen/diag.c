@@ -1,0 +1,165 @@
+#include "gen/diag.h"
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <string.h>
+
+/* Counts an error. false: so many were shown already that this one is not written out. */
+static bool error_begin(struct diag *d, struct place place)
+{
+	if (d->errors++ == 0)
+		d->first = place;
+	if (d->errors == DIAG_SHOWN_MAX + 1)
+		text_addf(&d->text, "error: more than %d errors; the rest are not shown\n", DIAG_SHOWN_MAX);
+	return d->errors <= DIAG_SHOWN_MAX;
+}
+
+/* Length of the line break at s[i]: \n, \r\n, or \r as YAML reads them; 0 if there is none. */
+static size_t break_at(const char *s, size_t len, size_t i)
+{
+	if (i >= len || (s[i] != '\n' && s[i] != '\r'))
+		return 0;
+	return s[i] == '\r' && i + 1 < len && s[i + 1] == '\n' ? 2 : 1;
+}
+
+/* The source line of `place` and a caret below its column. A long line is cut to the part around the caret. */
+static void caret_print(struct diag *d, struct place place)
+{
+	enum { BEFORE_MAX = 80, SHOWN_MAX = 110 };
+	if (!d->source || place.line < 1 || place.column < 1)
+		return;
+	size_t at = 0;
+	for (int line = 1; line < place.line; line++) {
+		while (at < d->source_len && !break_at(d->source, d->source_len, at))
+			at++;
+		if (at >= d->source_len)
+			return;
+		at += break_at(d->source, d->source_len, at);
+	}
+	const char *text = d->source + at;
+	size_t len = 0;
+	while (at + len < d->source_len && !break_at(d->source, d->source_len, at + len))
+		len++;
+	size_t caret = (size_t)place.column - 1 < len ? (size_t)place.column - 1 : len;
+	bool cut = false;
+	if (caret > BEFORE_MAX) {
+		size_t skip = caret - BEFORE_MAX / 2;
+		while (skip < caret && ((unsigned char)text[skip] & 0xC0) == 0x80)
+			skip++;
+		text += skip;
+		len -= skip;
+		caret -= skip;
+		cut = true;
+	}
+	struct text below = {0};
+	text_puts(&d->text, cut ? "    ..." : "    ");
+	text_puts(&below, cut ? "       " : "    ");
+	size_t i = 0;
+	for (int shown = 0; i < len && shown < SHOWN_MAX; shown++) {
+		size_t n = text_utf8(text + i, len - i);
+		const unsigned char c = (unsigned char)text[i];
+		const bool odd = !n || (c < 0x20 && c != '\t') || c == 0x7F || (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0);
+		n = n ? n : 1;
+		text_add(&d->text, odd ? "?" : text + i, odd ? 1 : n);
+		if (i < caret)
+			text_puts(&below, c == '\t' ? "\t" : " ");
+		i += n;
+	}
+	text_addf(&d->text, "%s\n%s^\n", i < len ? "..." : "", text_str(&below));
+	text_free(&below);
+}
+
+int diag_at(struct diag *d, struct place place, const char *format, ...)
+{
+	if (!error_begin(d, place))
+		return -1;
+	if (d->file)
+		text_addf(&d->text, "%s:", d->file);
+	if (place.line > 0)
+		text_addf(&d->text, "%d:%d:", place.line, place.column);
+	text_puts(&d->text, d->file || place.line > 0 ? " error: " : "error: ");
+	va_list args;
+	va_start(args, format);
+	text_vaddf(&d->text, format, args);
+	va_end(args);
+	text_puts(&d->text, "\n");
+	caret_print(d, place);
+	return -1;
+}
+
+int diag_fail(struct diag *d, const char *format, ...)
+{
+	if (!error_begin(d, (struct place){0}))
+		return -1;
+	text_puts(&d->text, "error: ");
+	va_list args;
+	va_start(args, format);
+	text_vaddf(&d->text, format, args);
+	va_end(args);
+	text_puts(&d->text, "\n");
+	return -1;
+}
+
+void diag_warn(struct diag *d, const char *format, ...)
+{
+	d->warnings++;
+	text_puts(&d->text, "warning: ");
+	va_list args;
+	va_start(args, format);
+	text_vaddf(&d->text, format, args);
+	va_end(args);
+	text_puts(&d->text, "\n");
+}
+
+static int lower(char c) { return c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : (unsigned char)c; }
+
+static int least(int a, int b) { return a < b ? a : b; }
+
+enum { WORD_MAX = 48 };
+
+/* Edits that turn a into b, letter case aside: insert, delete, change, exchange two neighbours. */
+static int edit_distance(const char *a, int na, const char *b, int nb)
+{
+	int row[3][WORD_MAX + 1]; /* distances of prefixes: row i % 3 for the first i letters of a */
+	for (int i = 0; i <= na; i++) {
+		for (int j = 0; j <= nb; j++) {
+			int best = i && j ? row[(i - 1) % 3][j - 1] + (lower(a[i - 1]) != lower(b[j - 1])) : i + j;
+			if (i)
+				best = least(best, row[(i - 1) % 3][j] + 1);
+			if (j)
+				best = least(best, row[i % 3][j - 1] + 1);
+			if (i > 1 && j > 1 && lower(a[i - 1]) == lower(b[j - 2]) && lower(a[i - 2]) == lower(b[j - 1]))
+				best = least(best, row[(i - 2) % 3][j - 2] + 1);
+			row[i % 3][j] = best;
+		}
+	}
+	return row[na % 3][nb];
+}
+
+const char *diag_nearest(const char *word, const char *const *names, int count)
+{
+	const size_t len = strlen(word);
+	const char *nearest = NULL;
+	int nearest_distance = WORD_MAX;
+	if (len == 0 || len > WORD_MAX)
+		return NULL;
+	for (int i = 0; i < count; i++) {
+		const size_t name_len = strlen(names[i]);
+		if (name_len > WORD_MAX)
+			continue;
+		const int distance = edit_distance(word, (int)len, names[i], (int)name_len);
+		const int allowed = (int)(len > name_len ? len : name_len) / 3;
+		if (distance <= (allowed > 1 ? allowed : 1) && distance < (int)least((int)len, (int)name_len) &&
+		    distance < nearest_distance) {
+			nearest = names[i];
+			nearest_distance = distance;
+		}
+	}
+	return nearest;
+}
+
+void diag_free(struct diag *d)
+{
+	text_free(&d->text);
+	*d = (struct diag){0};
+}

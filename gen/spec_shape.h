@@ -1,0 +1,61 @@
+/* spec_shape: what a value of a spec looks like, as data. One description serves the check of a file, the messages, the
+ * reference text and the JSON schema, so they cannot disagree. */
+#ifndef FAGEN_GEN_SPEC_SHAPE_H
+#define FAGEN_GEN_SPEC_SHAPE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "gen/yaml_tree.h"
+
+enum shape_kind {
+	SHAPE_WHOLE,  /* an integer of [min, max], a multiple of step */
+	SHAPE_REAL,   /* a number of [low, high], or [low, high) */
+	SHAPE_WORD,   /* one of the words word(0), word(1), ... NULL */
+	SHAPE_NAME,   /* letters, digits, _ and -, not beginning with - */
+	SHAPE_LIST,   /* at least one `of`, none twice if `of` is a word */
+	SHAPE_MAP,    /* the fields, in any order, each at most once */
+	SHAPE_PRESET, /* {preset: {parameter: value}} of preset_table */
+	SHAPE_EITHER  /* first or second */
+};
+
+struct shape;
+struct shape_field {
+	const char *name;
+	const struct shape *shape;
+	bool required;
+	const char *doc;
+};
+
+struct shape {
+	enum shape_kind kind;
+	int64_t min, max, step;
+	double low, high;
+	bool below_high;                   /* high itself is not accepted */
+	const char *(*word)(int i);
+	const struct shape *of;            /* list items; values of preset parameters */
+	int items_max;
+	const struct shape_field *field;
+	int field_count;
+	const struct shape *first, *second;
+};
+
+/* Is the node of this shape? Appends every fault below it, with `path` ("assume.heads") in the message. */
+bool shape_check(const struct shape *, const struct yaml_tree *, const struct yaml_node *, const char *path, struct diag *);
+void shape_describe(struct text *, const struct shape *); /* "a multiple of 8 from 16 to 256, or {qk: ..., v: ...}" */
+void shape_schema(struct text *, const struct shape *);   /* JSON schema of the value, on one line */
+/* Does a map of this shape have such a field? For hints where a key belongs. */
+bool shape_has_field(const struct shape *, const char *name);
+
+/* How a scalar reads as a number. */
+enum number_kind { NUMBER_NONE, NUMBER_WHOLE, NUMBER_REAL };
+struct number {
+	enum number_kind kind;
+	int64_t whole;      /* of NUMBER_WHOLE; the nearest int64_t when it is larger */
+	double real;        /* of both; may be infinite */
+	const char *fault;  /* of NUMBER_NONE: why it is not one, to be read after the text; "" if it does not look like one */
+	char plain[24];     /* of NUMBER_NONE: the number that was probably meant, "" if unclear */
+};
+void number_read(struct number *, const char *text);
+
+#endif
