@@ -10,7 +10,7 @@
 #include "gen/model.h"
 
 enum {
-	SAMPLES = 4096,      /* tiles looked at in one head; longer sequences are sampled evenly */
+	SAMPLES = 2048,      /* tiles looked at in one head; longer sequences are sampled evenly */
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
 	REG_UNIT = 8,        /* registers are allocated per thread in multiples of this */
 	ELEMENT = 2,         /* bytes of an operand */
@@ -24,11 +24,32 @@ static const double l2_usable = 0.8;
  * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024. */
 static const double cta_clocks = 1200;
 
+/* What a visited tile costs beside its cells, clocks of one scheduler and warp: loop control, barriers, row statistics. */
+static const double tile_warp_clocks = 120;
+/* A load from L2 that was issued only when its buffer came free: one stage, nothing in flight. */
+static const double load_clocks = 900;
+
 /* The on-chip resources share issue slots and wait for each other, so what does not bound the kernel hides only partly
- * behind what does: a soft maximum (sum of t^p)^(1/p), p = 1 when nothing overlaps. p = 1.45 with two warps per scheduler
- * is fitted to FlashAttention-2 forward on an H200 at 16k: d 64 at 303 TFLOP/s (this rule: 312), d 128 at 358 (346), d 256
- * at 330 (260). More resident warps hide more. */
-static double soft_power(double warps_per_scheduler) { return 1 + 0.225 * warps_per_scheduler; }
+ * behind what does: a soft maximum (sum of t^p)^(1/p), p = 1 when nothing overlaps. p = 1.5 with two warps per scheduler
+ * is fitted to FlashAttention-2 forward on an H200 at 16k; more resident warps hide more. */
+static double soft_max(const double clocks[COST_COUNT], double warps)
+{
+	const double power = 1 + 0.354 * sqrt(warps / 4);
+	double sum = 0;
+	for (int i = COST_MMA; i <= COST_SMEM; i++)
+		sum += pow(clocks[i], power);
+	return pow(sum, 1 / power);
+}
+
+/* Clocks of one SM for one visited tile while `together` CTAs share it: what they can do in common, or the chain of waits
+ * of one CTA divided among them, whichever is longer. */
+static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together)
+{
+	const double fixed = tile_warp_clocks * c->warps / 4, stall = c->stages > 1 ? 0 : load_clocks;
+	const double common = soft_max(clocks, together * c->warps) + fixed;
+	const double chain = (soft_max(clocks, c->warps) + fixed + stall) / together;
+	return common > chain ? common : chain;
+}
 
 static double ceil_div(double a, double b) { return ceil(a / b); }
 
@@ -201,16 +222,12 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 
 	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
 	const double per_sm = ctas / device->sms;
-	const double together = per_sm < c->ctas_sm ? ceil(per_sm) : c->ctas_sm;
+	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
 	const double busy_sms = ctas < device->sms ? ctas : device->sms;
 	clocks[COST_ALU] += tiles > 0 ? visits.partial / visits.tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
-	const double power = soft_power(together * c->warps / 4);
-	double sum = 0;
-	for (int i = COST_MMA; i <= COST_SMEM; i++) {
+	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
-		sum += pow(c->cost_us[i], power);
-	}
-	double on_chip = pow(sum, 1 / power);
+	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
 	const double cta_tiles = visits.most * (outer_heads < heads_q ? group : 1);
 	if (tiles > 0) {
 		const double evenness = tiles / ctas / cta_tiles; /* 1: all CTAs do the same work */
