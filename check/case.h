@@ -1,0 +1,65 @@
+/* case: one thing to check, with one spelling: "causal_d64:b2,h16/4,q4096,k4096,gauss,bhsd,seed7". After the spec come
+ * parts in any order; what is not written is the default. Printed when a check fails, accepted by `fagen check`. */
+#ifndef FAGEN_CHECK_CASE_H
+#define FAGEN_CHECK_CASE_H
+
+#include <stdint.h>
+
+#include "check/check.h"
+#include "check/layout.h"
+#include "runtime/fagen.h"
+#include "runtime/runtime.h"
+
+enum { CASE_NAME_MAX = 256, CASE_TEXT_MAX = 512 };
+
+struct check_case {
+	char spec[CASE_NAME_MAX];  /* a file, or the name of one in specs/ or tests/gpu/specs/ */
+	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k;
+	enum input_kind input;
+	enum layout_kind layout;
+	uint64_t seed;
+	bool planned;              /* the kernel is planned for exactly these shapes, not for what the spec assumes */
+};
+
+/* Shapes that suit the spec: small, not a multiple of any tile. */
+void case_default(struct check_case *, const char *spec_name, const struct spec *);
+/* Parts of a case ("b2,h16/4" or "spec:b2,h16/4") over what the case already says. */
+int case_parse(struct check_case *, const char *text, struct diag *);
+void case_print(char to[CASE_TEXT_MAX], const struct check_case *);
+/* The file that a spec's name stands for. */
+void case_path(char path[CASE_NAME_MAX + 32], const char *spec);
+
+/* ---- run_case.c ----------------------------------------------------------------------------------------------------- */
+
+enum check_status {
+	CHECK_PASSED,
+	CHECK_WRONG,    /* a result is not what it should be */
+	CHECK_REFUSED,  /* the spec or the request is wrong */
+	CHECK_MACHINE,  /* no driver, GPU, compiler or memory */
+};
+
+struct check_options {
+	int device;
+	bool no_poison;       /* leave outputs and workspace as allocated, for tools that look for uninitialised reads */
+	bool naive;           /* check the naive kernels themselves */
+	bool poison_shared;   /* fill shared memory with NaN first */
+	double cpu_budget;    /* multiply-adds of the reference; 0: 4e9. Beyond it a sample of heads is checked, and above 20
+	                         times it only the naive GPU kernels judge */
+};
+
+struct check_tensor { char name[8]; double worst, bound; };
+
+struct check_outcome {
+	enum check_status status;
+	char text[2304];             /* what is wrong, "" when passed */
+	int tensor_count;
+	struct check_tensor tensor[TENSOR_COUNT];
+	bool backward, sampled, by_naive;
+};
+
+/* What a spec means, for the reference. */
+void case_reference(struct ref_case *, const struct check_case *, const struct spec *);
+/* Runs forward twice and backward once, with NaN everywhere that is not an input, and judges the results. */
+void check_run(struct check_outcome *, const struct check_case *, fagen_runtime *, const fagen_spec *, const struct check_options *);
+
+#endif
