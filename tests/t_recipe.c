@@ -1,0 +1,349 @@
+/* The tables of machines, problems as text, recipes as text, and the arithmetic of grids and workspace. */
+#include <check.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/model.h"
+
+static uint64_t rng_state = 0x9E3779B97F4A7C15u;
+static uint64_t rng(void)
+{
+	rng_state ^= rng_state << 13;
+	rng_state ^= rng_state >> 7;
+	return rng_state ^= rng_state << 17;
+}
+static int64_t rng_in(int64_t least, int64_t most) { return least + (int64_t)(rng() % (uint64_t)(most - least + 1)); }
+
+/* ---- arch ---- */
+
+START_TEST(binary_compatibility)
+{
+	/* NVIDIA's compatibility guides: what each of our targets runs on, all else not. */
+	static const struct { const char *target; int runs[8]; } table[] = {
+		{"sm_80", {80, 86, 87, 89}}, {"sm_86", {86, 87, 89}},   {"sm_89", {89}},
+		{"sm_90a", {90}},            {"sm_100f", {100, 103}}, {"sm_120f", {120, 121}},
+	};
+	static const int capabilities[] = {50, 61, 70, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121, 130};
+	ck_assert_int_eq(sizeof table / sizeof *table, TARGET_COUNT);
+	for (size_t t = 0; t < sizeof table / sizeof *table; t++) {
+		const struct target *target = target_find(table[t].target);
+		ck_assert_ptr_nonnull(target);
+		for (size_t c = 0; c < sizeof capabilities / sizeof *capabilities; c++) {
+			bool expected = false;
+			for (int i = 0; i < 8; i++)
+				expected |= table[t].runs[i] == capabilities[c];
+			ck_assert_msg(target_runs_on(target, capabilities[c]) == expected, "%s on %d", table[t].target, capabilities[c]);
+		}
+	}
+}
+END_TEST
+
+START_TEST(best_target)
+{
+	static const struct { int cc; const char *target; } table[] = {
+		{70, NULL},      {75, NULL},      {80, "sm_80"},    {86, "sm_86"},    {87, "sm_86"},    {89, "sm_89"}, {90, "sm_90a"},
+		{91, NULL},      {100, "sm_100f"}, {101, NULL},     {103, "sm_100f"}, {110, NULL},      {120, "sm_120f"},
+		{121, "sm_120f"}, {130, NULL},    {0, NULL},        {-1, NULL},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		const struct target *target = target_for_cc(table[i].cc);
+		ck_assert_msg((target == NULL) == (table[i].target == NULL) && (!target || strcmp(target->name, table[i].target) == 0), "%d: %s",
+		              table[i].cc, target ? target->name : "none");
+	}
+}
+END_TEST
+
+START_TEST(tables_agree)
+{
+	for (int i = 0; i < TARGET_COUNT; i++) {
+		const struct target *t = &target_table[i];
+		ck_assert_ptr_eq(target_find(t->name), t);
+		ck_assert_ptr_nonnull(device_for_target(t));
+		ck_assert_str_eq(device_for_target(t)->target, t->name);
+		ck_assert_int_eq(t->smem_block, t->smem_sm - 1024);
+		ck_assert(t->red_width == 1 || t->red_width == 4);
+		for (int pass = 0; pass < PASS_COUNT; pass++)
+			for (int naive = 0; naive < 2; naive++) {
+				ck_assert_ptr_nonnull(template_find(pass, t, naive));
+				ck_assert_int_eq(template_find(pass, t, naive)->pass, pass);
+				ck_assert_int_eq(template_find(pass, t, naive)->naive, naive);
+			}
+	}
+	for (int i = 0; i < device_count; i++) {
+		const struct device *d = &device_table[i];
+		ck_assert_ptr_nonnull(target_find(d->target));
+		ck_assert_ptr_eq(device_find(d->name), d);
+		ck_assert(d->sms > 0 && d->clock_ghz > 0.5 && d->clock_ghz < 3.5 && d->hbm_gbs > 0 && d->l2_gbs > d->hbm_gbs);
+		/* Nothing reaches the advertised peak of the newest part. */
+		ck_assert(d->sms * d->clock_ghz * d->mma_flop_clk < 1e6);
+	}
+	ck_assert_ptr_null(target_find("sm_90"));
+	ck_assert_ptr_null(target_find(""));
+}
+END_TEST
+
+START_TEST(device_names)
+{
+	static const struct { const char *said, *found; } table[] = {
+		{"h200", "H200"},
+		{"NVIDIA H200", "H200"},
+		{"NVIDIA H100 80GB HBM3", "H100"},
+		{"NVIDIA H100 PCIe", "H100 PCIe"},
+		{"NVIDIA A100-SXM4-80GB", "A100"},
+		{"NVIDIA GeForce RTX 4090", "RTX 4090"},
+		{"rtx 5090", "RTX 5090"},
+		{"NVIDIA L40S", "L40S"},
+		{"NVIDIA L4", "L4"},
+		{"NVIDIA GeForce RTX 4090 Laptop GPU", NULL},
+		{"NVIDIA H20", NULL},
+		{"NVIDIA A1000", NULL},
+		{"Tesla V100", NULL},
+		{"", NULL},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		const struct device *d = device_find(table[i].said);
+		ck_assert_msg((d == NULL) == (table[i].found == NULL) && (!d || strcmp(d->name, table[i].found) == 0), "'%s' gives %s",
+		              table[i].said, d ? d->name : "none");
+	}
+}
+END_TEST
+
+/* ---- problem ---- */
+
+START_TEST(problem_text)
+{
+	struct problem p = {4, 32, 8, 4096, 0, 16}, q;
+	struct text text = {0};
+	struct diag diag = {0};
+	problem_print(&text, &p);
+	ck_assert_str_eq(text_str(&text), "b4 hq32 hkv8 sq4096 sk0 align16");
+	for (int i = 0; i < 2000; i++) {
+		p = (struct problem){rng_in(0, INT32_MAX), 0, rng_in(1, 40000), rng_in(0, INT32_MAX), rng_in(0, INT32_MAX), rng() & 1 ? 16 : 2};
+		p.heads_q = p.heads_kv * rng_in(1, 50000);
+		text.len = 0;
+		problem_print(&text, &p);
+		ck_assert_int_eq(problem_parse(&q, text_str(&text), &diag), 0);
+		ck_assert(q.batch == p.batch && q.heads_q == p.heads_q && q.heads_kv == p.heads_kv && q.seqlen_q == p.seqlen_q &&
+		          q.seqlen_k == p.seqlen_k && q.align == p.align);
+	}
+	ck_assert_int_eq(diag.errors, 0);
+	static const char *const bad[] = {
+		"", "b4", "b4 hq32 hkv8 sq4096 sk4096", "b4 hq32 hkv8 sq4096 sk4096 align8", "b4 hq32 hkv8 sq4096 sk4096 align16 ",
+		"b4  hq32 hkv8 sq1 sk1 align16", "b-1 hq1 hkv1 sq1 sk1 align16", "b1 hq0 hkv1 sq1 sk1 align16", "b1 hq1 hkv0 sq1 sk1 align16",
+		"b1 hq33 hkv2 sq1 sk1 align16", "b1 hq3 hkv2 sq1 sk1 align2", "b1 hq1 hkv2 sq1 sk1 align2", "b2147483648 hq1 hkv1 sq1 sk1 align2",
+		"b1 hq1 hkv1 sq99999999999999999999 sk1 align2", "hq1 b1 hkv1 sq1 sk1 align2", "b1 hq1 hkv1 sq0x10 sk1 align2",
+	};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		const int before = diag.errors;
+		q.batch = 77;
+		ck_assert_msg(problem_parse(&q, bad[i], &diag) == -1, "accepted '%s'", bad[i]);
+		ck_assert_int_gt(diag.errors, before);
+		ck_assert_int_eq(q.batch, 77);
+	}
+	text_free(&text);
+	diag_free(&diag);
+}
+END_TEST
+
+START_TEST(problem_groups) /* HD-17: refused before anything is made, with the numbers */
+{
+	static const struct { int64_t q, kv; int group; bool good; } table[] = {
+		{12, 2, 6, true}, {40, 8, 5, true}, {9, 3, 3, true}, {7, 1, 7, true}, {12, 2, 0, true},
+		{33, 2, 0, false}, {3, 2, 0, false}, {4, 0, 0, false}, {2, 4, 0, false}, {12, 2, 4, false},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		const struct problem p = {1, table[i].q, table[i].kv, 8, 8, 16};
+		struct diag diag = {0};
+		ck_assert_int_eq(problem_check(&p, table[i].group, &diag), table[i].good ? 0 : -1);
+		ck_assert_int_eq(diag.errors > 0, !table[i].good);
+		diag_free(&diag);
+	}
+	struct diag diag = {0};
+	const struct problem p = {1, 33, 2, 8, 8, 16};
+	ck_assert_int_eq(problem_check(&p, 0, &diag), -1);
+	ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "heads_q is 33 and heads_kv 2"));
+	ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "32 and 34"));
+	diag_free(&diag);
+}
+END_TEST
+
+/* ---- recipe ---- */
+
+static struct recipe recipe_random(void)
+{
+	struct recipe r = {0};
+	r.load_bytes = rng() & 1 ? 16 : 2;
+	r.kv_group = (int)rng_in(0, 64);
+	r.kernel_count = (int)rng_in(0, RECIPE_KERNELS_MAX);
+	r.piece_count = (int)rng_in(0, RECIPE_PIECES_MAX);
+	for (int i = 0; i < r.kernel_count; i++) {
+		struct recipe_kernel *k = &r.kernel[i];
+		const int len = (int)rng_in(1, RECIPE_NAME_MAX - 1);
+		for (int c = 0; c < len; c++)
+			k->entry[c] = "abcdefghijklmnopqrstuvwxyz_0123456789"[rng_in(0, c ? 36 : 26)];
+		k->grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1);
+		k->tile = (int)rng_in(1, 512);
+		k->threads = (int)rng_in(1, 1024);
+		k->smem_bytes = (int)rng_in(0, INT32_MAX);
+	}
+	for (int i = 0; i < r.piece_count; i++) {
+		struct recipe_piece *p = &r.piece[i];
+		strcpy(p->name, rng() & 1 ? "delta" : "dquery_accum");
+		p->size = (enum recipe_size)rng_in(0, SIZE_COUNT - 1);
+		p->tile = (int)rng_in(0, 512);
+		p->unit = (int)rng_in(0, 256);
+		p->zeroed = (int)rng_in(0, 1);
+	}
+	return r;
+}
+
+START_TEST(recipe_round_trip)
+{
+	struct text text = {0}, again = {0};
+	struct diag diag = {0};
+	for (int i = 0; i < 2000; i++) {
+		const struct recipe r = recipe_random();
+		struct recipe back;
+		text.len = again.len = 0;
+		recipe_print(&text, &r);
+		ck_assert_msg(recipe_parse(&back, text_str(&text), &diag) == 0, "%s", text_str(&diag.text));
+		recipe_print(&again, &back);
+		ck_assert_str_eq(text_str(&text), text_str(&again));
+		ck_assert_int_eq(memcmp(&r, &back, sizeof r), 0);
+	}
+	text_free(&text);
+	text_free(&again);
+	diag_free(&diag);
+}
+END_TEST
+
+START_TEST(recipe_refuses)
+{
+	const char *const head = "recipe load_bytes 16 kv_group 1\n";
+	static const char *const bad[] = {
+		"kernel x grid rows tile 64 threads 128 smem_bytes 0\n",
+		"kernel 1x grid scores tile 64 threads 128 smem_bytes 0\n",
+		"kernel x grid scores tile 0 threads 128 smem_bytes 0\n",
+		"kernel x grid scores tile 64 threads 2048 smem_bytes 0\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes -1\n",
+		"kernel x grid scores tile 064 threads 128 smem_bytes 1\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes 99999999999\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes 1 more\n",
+		"kernel x grid scores tile 64 threads 128\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes 1",
+		"kernel ../x grid scores tile 64 threads 128 smem_bytes 1\n",
+		"kernel aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa grid scores tile 64 threads 128 smem_bytes 1\n",
+		"piece delta size rows tile 64 unit 0 zeroed 2\n",
+		"piece delta size columns tile 64 unit 0 zeroed 1\n",
+		"recipe load_bytes 16 kv_group 1\n",
+		"nonsense\n",
+		"\n",
+	};
+	struct recipe r;
+	struct text text = {0};
+	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+		struct diag diag = {0};
+		text.len = 0;
+		text_addf(&text, "%s%s", head, bad[i]);
+		ck_assert_msg(recipe_parse(&r, text_str(&text), &diag) == -1 && diag.errors == 1, "accepted %s", bad[i]);
+		diag_free(&diag);
+	}
+	struct diag diag = {0};
+	ck_assert_int_eq(recipe_parse(&r, "", &diag), -1);
+	ck_assert_int_eq(recipe_parse(&r, "kernel x grid scores tile 64 threads 128 smem_bytes 1\n", &diag), -1);
+	ck_assert_int_eq(recipe_parse(&r, "recipe load_bytes 8 kv_group 1\n", &diag), -1);
+	text.len = 0;
+	text_puts(&text, head);
+	for (int i = 0; i <= RECIPE_KERNELS_MAX; i++)
+		text_puts(&text, "kernel x grid scores tile 64 threads 128 smem_bytes 1\n");
+	ck_assert_int_eq(recipe_parse(&r, text_str(&text), &diag), -1);
+	/* Every prefix and every one-byte damage either parses or is refused; the sanitizers watch. */
+	for (int i = 0; i < 20000; i++) {
+		const struct recipe good = recipe_random();
+		text.len = 0;
+		recipe_print(&text, &good);
+		text.data[rng() % text.len] = (char)rng_in(1, 255);
+		text.data[rng() % text.len] = '\0';
+		if (recipe_parse(&r, text.data, &diag) == 0)
+			ck_assert(r.kernel_count <= RECIPE_KERNELS_MAX && r.piece_count <= RECIPE_PIECES_MAX);
+	}
+	text_free(&text);
+	diag_free(&diag);
+}
+END_TEST
+
+START_TEST(grid_counts)
+{
+	for (int i = 0; i < 3000; i++) {
+		const struct recipe_shape s = {rng_in(0, 4), rng_in(0, 9), rng_in(0, 3), rng_in(0, 700), rng_in(0, 700)};
+		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200), .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1)};
+		int64_t tiles_q = 0, tiles_k = 0;
+		for (int64_t q = 0; q < s.seqlen_q; q += k.tile)
+			tiles_q++;
+		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
+			tiles_k++;
+		const int64_t expected[GRID_COUNT] = {
+			tiles_q * s.heads_q * s.batch, tiles_k * s.heads_kv * s.batch, tiles_k * s.heads_q * s.batch, tiles_q * tiles_k * s.heads_q * s.batch};
+		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
+
+		const struct recipe_piece p = {.tile = (int)rng_in(0, 200), .unit = (int)rng_in(0, 256), .size = (enum recipe_size)rng_in(0, SIZE_COUNT - 1)};
+		int64_t rows = s.seqlen_q;
+		while (p.tile > 0 && rows % p.tile != 0)
+			rows++;
+		int64_t bytes[SIZE_COUNT] = {4 * s.batch * s.heads_q * rows, 4 * s.batch * s.heads_q * rows * p.unit,
+		                             4 * s.batch * s.heads_q * s.seqlen_q * s.seqlen_k};
+		while (bytes[p.size] % 256 != 0)
+			bytes[p.size]++;
+		ck_assert_int_eq(recipe_piece_bytes(&p, &s), bytes[p.size]);
+	}
+}
+END_TEST
+
+START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fits */
+{
+	const int64_t big = INT64_MAX;
+	struct recipe_kernel k = {.tile = 1, .grid = GRID_QUERY_TILES};
+	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, INT32_MAX, 1}), INT32_MAX);
+	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 2, 1, INT32_MAX, 1}), -1);
+	for (int grid = 0; grid < GRID_COUNT; grid++) {
+		k.grid = (enum recipe_grid)grid;
+		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){big, big, big, big, big}), -1);
+		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){0, big, big, big, big}), 0);
+		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, -1, -1}), -1);
+	}
+	k.tile = 0;
+	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, 1, 1}), -1);
+	struct recipe_piece p = {.tile = 128, .unit = 128, .size = SIZE_ROWS_QK};
+	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){15000, 10, 10, 128, 128}), 15000LL * 10 * 128 * 128 * 4);
+	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){8300, 16, 16, 1, 1}), 8300LL * 16 * 128 * 128 * 4);
+	for (int size = 0; size < SIZE_COUNT; size++) {
+		p.size = (enum recipe_size)size;
+		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){big, big, big, big, big}), -1);
+		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){big, 0, 0, big - 1000, big}), 0);
+		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){1, 1, 1, INT64_MIN, 1}), -1);
+	}
+}
+END_TEST
+
+Suite *suite(void);
+Suite *suite(void)
+{
+	Suite *s = suite_create("recipe");
+	TCase *arch = tcase_create("arch"), *problem = tcase_create("problem"), *recipe = tcase_create("recipe");
+	tcase_add_test(arch, binary_compatibility);
+	tcase_add_test(arch, best_target);
+	tcase_add_test(arch, tables_agree);
+	tcase_add_test(arch, device_names);
+	tcase_add_test(problem, problem_text);
+	tcase_add_test(problem, problem_groups);
+	tcase_add_test(recipe, recipe_round_trip);
+	tcase_add_test(recipe, recipe_refuses);
+	tcase_add_test(recipe, grid_counts);
+	tcase_add_test(recipe, grid_limits);
+	tcase_set_timeout(recipe, 30);
+	suite_add_tcase(s, arch);
+	suite_add_tcase(s, problem);
+	suite_add_tcase(s, recipe);
+	return s;
+}
