@@ -21,7 +21,7 @@ extern const char fagen_templates[] __attribute__((visibility("hidden")));
 
 static const char folder[] = "templates/";
 
-const char *template_find(size_t *len, const char *name)
+const char *embed_find(size_t *len, const char *name)
 {
 	const char *entry = fagen_templates;
 	while (*entry) {
@@ -62,12 +62,12 @@ static int file_read(struct text *out, const char *name, const char *dir, struct
 	return rc;
 }
 
-int template_read(struct text *out, const char *name, const char *dir, struct diag *diag)
+int embed_read(struct text *out, const char *name, const char *dir, struct diag *diag)
 {
 	size_t len;
 	if (dir)
 		return file_read(out, name, dir, diag);
-	const char *bytes = template_find(&len, name);
+	const char *bytes = embed_find(&len, name);
 	if (!bytes)
 		return diag_fail(diag, "there is no template %s%s in this build", folder, name);
 	text_add(out, bytes, len);

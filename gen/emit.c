@@ -110,7 +110,7 @@ static void provenance_print(struct text *out, const struct program *program, co
 static int template_add(struct text *out, const char *name, const char *templates_dir, struct diag *diag)
 {
 	text_addf(out, "#line 1 \"templates/%s\"\n", name);
-	if (template_read(out, name, templates_dir, diag))
+	if (embed_read(out, name, templates_dir, diag))
 		return -1;
 	if (out->data[out->len - 1] != '\n')
 		text_puts(out, "\n");
