@@ -101,5 +101,12 @@ $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(if $(findstring old,$@),-DFAKE_OLD) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $< -lpthread
 $(B)/tests/t_runtime $(B)/tests/t_launch: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
+$(B)/tests/t_runtime: | $(B)/libfagen.so $(B)/examples/embed
 $(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))
+
+# The examples, as a user of the installed library would build them.
+$(B)/examples/%: examples/%.c $(B)/libfagen.so
+	@mkdir -p $(@D)
+	ln -sf libfagen.so $(B)/libfagen.so.0
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
