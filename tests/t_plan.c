@@ -1,0 +1,561 @@
+/* The planner: what it counts against brute force, what it may choose, and what it says when it may not. */
+#include <check.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/model.h"
+
+static uint64_t rng_state = 0x2545F4914F6CDD1Du;
+static uint64_t rng(void)
+{
+	rng_state ^= rng_state << 13;
+	rng_state ^= rng_state >> 7;
+	return rng_state ^= rng_state << 17;
+}
+static int64_t rng_in(int64_t least, int64_t most) { return least + (int64_t)(rng() % (uint64_t)(most - least + 1)); }
+
+static int preset_row(const char *name)
+{
+	for (int i = 0; i < preset_count; i++)
+		if (strcmp(preset_table[i].name, name) == 0)
+			return i;
+	ck_abort_msg("no preset %s", name);
+	return -1;
+}
+
+static struct spec spec_plain(int qk, int v)
+{
+	struct spec spec = {.name = "t", .head_dim_qk = qk, .head_dim_v = v, .dtype = DTYPE_BF16, .keep_256 = DROPOUT_LEVELS, .kv_group = 0,
+	                    .softmax_scale = 0.125, .outputs = OUTPUT_OUT | OUTPUT_LSE, .passes = {true, true},
+	                    .assume = {4, 16, 16, 4096, 4096, 16}};
+	for (int i = 0; i < TARGET_COUNT; i++)
+		spec.targets[i] = true;
+	return spec;
+}
+
+static void spec_mask(struct spec *spec, const char *preset, int64_t left, int64_t right)
+{
+	spec->mask[spec->mask_count++] = (struct mask_term){preset_row(preset), {left, right}};
+}
+
+/* What the masks mean, written out once more. */
+static bool visible(const struct spec *spec, int64_t sq, int64_t sk, int64_t q, int64_t k)
+{
+	for (int i = 0; i < spec->mask_count; i++) {
+		const char *name = preset_table[spec->mask[i].preset].name;
+		const int64_t *arg = spec->mask[i].arg, behind = (q - sq) - (k - sk);
+		if (strcmp(name, "causal") == 0 ? behind < 0
+		    : strcmp(name, "causal_top_left") == 0 ? k > q
+		                                           : (arg[0] != SPEC_UNBOUNDED && behind > arg[0]) || (arg[1] != SPEC_UNBOUNDED && -behind > arg[1]))
+			return false;
+	}
+	return true;
+}
+
+static struct spec spec_random(void)
+{
+	struct spec spec = spec_plain((int)rng_in(2, 32) * 8, (int)rng_in(2, 32) * 8);
+	static const char *const names[] = {"causal", "causal_top_left", "window"};
+	for (int i = (int)rng_in(0, 2); i > 0; i--) {
+		const int which = (int)rng_in(0, 2);
+		const int64_t left = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400), right = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400);
+		spec_mask(&spec, names[which], which == 2 ? left : 0, which == 2 ? right : 0);
+	}
+	if (rng() % 4 == 0)
+		spec.keep_256 = (int)rng_in(1, 255);
+	spec.dtype = rng() & 1 ? DTYPE_BF16 : DTYPE_FP16;
+	return spec;
+}
+
+static void lower(struct program *program, const struct spec *spec)
+{
+	struct diag diag = {0};
+	ck_assert_msg(program_lower(program, spec, &diag) == 0, "%s", text_str(&diag.text));
+	diag_free(&diag);
+}
+
+/* Plans or returns -1 with the message. */
+static int make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem, enum pass pass, struct diag *diag)
+{
+	static struct program program;
+	const struct device *device = device_find(gpu);
+	ck_assert_ptr_nonnull(device);
+	lower(&program, spec);
+	return plan_make(plan, spec, &program, target_find(device->target), device, problem, pass, diag);
+}
+
+static void must_make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem, enum pass pass)
+{
+	struct diag diag = {0};
+	ck_assert_msg(make(plan, spec, gpu, problem, pass, &diag) == 0, "%s", text_str(&diag.text));
+	ck_assert_int_eq(diag.errors, 0);
+	diag_free(&diag);
+}
+
+static const struct candidate *best(const struct plan *plan) { return &plan->candidate[plan->chosen]; }
+
+static const char *const gpus[] = {"A100", "RTX 3090", "L40S", "H200", "B200", "RTX 5090"};
+enum { GPUS = sizeof gpus / sizeof *gpus };
+
+static struct plan plan, other;
+
+/* ---- properties ---- */
+
+static void check_candidate(const struct plan *p, const struct candidate *c)
+{
+	const struct target *t = p->target;
+	if (c->reason[0] != '\0')
+		return;
+	int sum = 0;
+	for (int i = 0; i < c->smem_term_count; i++) {
+		ck_assert(c->smem_term[i].name[0] != '\0' && c->smem_term[i].bytes > 0);
+		sum += c->smem_term[i].bytes;
+	}
+	ck_assert_int_eq(sum, c->smem_bytes);
+	ck_assert_int_le(c->smem_bytes, t->smem_block);
+	ck_assert_int_le(c->regs, t->regs_thread);
+	ck_assert_int_ge(c->ctas_sm, 1);
+	ck_assert_int_le(c->ctas_sm * c->regs * 32 * c->warps, t->regs_sm);
+	ck_assert_int_le(c->ctas_sm * (c->smem_bytes + 1024), t->smem_sm);
+	ck_assert_int_le(c->ctas_sm * 32 * c->warps, t->threads_sm);
+	ck_assert(c->visited >= 0 && c->visited <= 1);
+	ck_assert(isfinite(c->time_us) && c->time_us > 0);
+	double largest = 0;
+	for (int i = 0; i < COST_COUNT; i++) {
+		ck_assert(isfinite(c->cost_us[i]) && c->cost_us[i] >= 0);
+		largest = fmax(largest, c->cost_us[i]);
+	}
+	ck_assert(c->cost_us[c->bound_by] == largest);
+	ck_assert(c->time_us >= largest);
+}
+
+static void check_plan(const struct plan *p, const struct spec *spec)
+{
+	ck_assert(p->candidate_count > 0 && p->candidate_count <= CANDIDATES_MAX);
+	ck_assert(p->chosen >= 0 && p->chosen < p->candidate_count);
+	ck_assert_str_eq(best(p)->reason, "");
+	for (int i = 0; i < p->candidate_count; i++) {
+		check_candidate(p, &p->candidate[i]);
+		if (p->candidate[i].reason[0] == '\0')
+			ck_assert(best(p)->time_us <= p->candidate[i].time_us);
+	}
+	ck_assert(p->useful_flop <= best(p)->mma_flop * (1 + 1e-9) || p->pass == PASS_BACKWARD);
+	ck_assert_int_gt(p->recipe.kernel_count, 0);
+	ck_assert_int_eq(p->recipe.load_bytes, p->problem.align);
+	ck_assert_int_eq(p->recipe.kv_group, spec->kv_group);
+	bool main_found = false;
+	for (int i = 0; i < p->recipe.kernel_count; i++) {
+		const struct recipe_kernel *k = &p->recipe.kernel[i];
+		ck_assert(k->tile > 0 && k->threads > 0 && k->threads <= 1024 && k->smem_bytes <= p->target->smem_block);
+		main_found |= k->smem_bytes == best(p)->smem_bytes && k->threads == 32 * best(p)->warps;
+	}
+	ck_assert(main_found);
+	struct text text = {0};
+	struct diag diag = {0};
+	struct recipe back;
+	recipe_print(&text, &p->recipe);
+	ck_assert_msg(recipe_parse(&back, text_str(&text), &diag) == 0, "%s", text_str(&diag.text));
+	ck_assert_int_eq(memcmp(&back, &p->recipe, sizeof back), 0);
+	text_free(&text);
+	diag_free(&diag);
+}
+
+START_TEST(random_plans)
+{
+	int made = 0;
+	for (int i = 0; i < 600; i++) {
+		const struct spec spec = spec_random();
+		const int64_t kv = rng_in(1, 8);
+		const struct problem problem = {rng_in(0, 9), kv * rng_in(1, 9), kv, rng_in(0, 3000), rng_in(0, 3000), rng() & 1 ? 16 : 2};
+		const char *gpu = gpus[rng() % GPUS];
+		const enum pass pass = (enum pass)(rng() % PASS_COUNT);
+		struct diag diag = {0};
+		const int result = make(&plan, &spec, gpu, &problem, pass, &diag);
+		if (result == 0) {
+			made++;
+			check_plan(&plan, &spec);
+			/* Nothing but its arguments decides. */
+			memset(&other, 0xA5, sizeof other);
+			must_make(&other, &spec, gpu, &problem, pass);
+			struct text a = {0}, b = {0};
+			plan_json(&a, &plan);
+			plan_json(&b, &other);
+			ck_assert_str_eq(text_str(&a), text_str(&b));
+			text_free(&a);
+			text_free(&b);
+		} else {
+			ck_assert_int_gt(diag.errors, 0);
+			ck_assert_ptr_nonnull(strstr(text_str(&diag.text), device_find(gpu)->target));
+		}
+		diag_free(&diag);
+	}
+	ck_assert_int_gt(made, 500);
+}
+END_TEST
+
+/* Every head dimension on every target, both passes: a plan, or a refusal that names numbers. RES-01, RES-02, HD-11. */
+START_TEST(every_head_dim)
+{
+	const struct problem problem = {2, 8, 8, 1024, 1024, 16};
+	for (int dim = HEAD_DIM_MIN; dim <= HEAD_DIM_MAX; dim += HEAD_DIM_STEP)
+		for (int g = 0; g < GPUS; g++)
+			for (int dropout = 0; dropout < 2; dropout++) {
+				struct spec spec = spec_plain(dim, dim);
+				spec.keep_256 = dropout ? 230 : DROPOUT_LEVELS;
+				must_make(&plan, &spec, gpus[g], &problem, PASS_FORWARD);
+				struct diag diag = {0};
+				if (make(&plan, &spec, gpus[g], &problem, PASS_BACKWARD, &diag) == 0) {
+					check_plan(&plan, &spec);
+				} else {
+					ck_assert_msg(dim > 192, "head_dim %d backward on %s: %s", dim, gpus[g], text_str(&diag.text));
+					ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "bytes"));
+				}
+				diag_free(&diag);
+			}
+}
+END_TEST
+
+/* Cells inside tiles that hold a visible cell, counted one by one. The planner's share may not be below it, and for these
+ * masks, whose visible keys are intervals, must equal it. */
+START_TEST(visited_share)
+{
+	for (int i = 0; i < 150; i++) {
+		const struct spec spec = spec_random();
+		const struct problem problem = {1, 2, 1, rng_in(1, 500), rng_in(1, 500), 16};
+		const enum pass pass = (enum pass)(rng() % PASS_COUNT);
+		struct diag diag = {0};
+		if (make(&plan, &spec, "H200", &problem, pass, &diag) != 0) {
+			diag_free(&diag);
+			continue;
+		}
+		const struct candidate *c = best(&plan);
+		const int64_t sq = problem.seqlen_q, sk = problem.seqlen_k;
+		int64_t cells = 0, seen = 0, padded = 0;
+		for (int64_t q0 = 0; q0 < sq; q0 += c->tile_m)
+			for (int64_t k0 = 0; k0 < sk; k0 += c->tile_n) {
+				const int64_t q1 = q0 + c->tile_m < sq ? q0 + c->tile_m : sq, k1 = k0 + c->tile_n < sk ? k0 + c->tile_n : sk;
+				int64_t in_tile = 0;
+				for (int64_t q = q0; q < q1; q++)
+					for (int64_t k = k0; k < k1; k++)
+						in_tile += visible(&spec, sq, sk, q, k);
+				seen += in_tile;
+				cells += in_tile ? (q1 - q0) * (k1 - k0) : 0;
+				padded += in_tile ? (int64_t)c->tile_m * c->tile_n : 0;
+			}
+		ck_assert_double_eq_tol(c->visited, (double)cells / (double)(sq * sk), 1e-12);
+		const double d = spec.head_dim_qk + spec.head_dim_v;
+		ck_assert_double_eq_tol(plan.useful_flop, 2 * d * 2 * (double)seen * (pass == PASS_FORWARD ? 1 : 2.5), 0.5);
+		ck_assert_double_eq_tol(c->exps, 2 * (double)padded, 0.5);
+		const double per_cell = pass == PASS_FORWARD ? 2 * d : 6.0 * spec.head_dim_qk + 4.0 * spec.head_dim_v;
+		ck_assert_double_eq_tol(c->mma_flop, 2 * (double)padded * per_cell, 0.5);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
+START_TEST(long_sequences_are_sampled_well)
+{
+	struct spec spec = spec_plain(64, 64);
+	spec_mask(&spec, "causal", 0, 0);
+	const int64_t s = 1 << 20;
+	const struct problem problem = {1, 1, 1, s, s, 16};
+	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+	ck_assert_double_eq_tol(plan.useful_flop / (4.0 * 64 * (double)s * (double)(s + 1) / 2), 1, 1e-3);
+	ck_assert_double_eq_tol(best(&plan)->visited, 0.5, 1e-3);
+	/* Lengths and counts at the edge of what the launch ABI can say. */
+	const struct problem huge = {INT32_MAX, 1, 1, INT32_MAX, INT32_MAX, 2};
+	struct diag diag = {0};
+	ck_assert_int_eq(make(&plan, &spec, "H200", &huge, PASS_FORWARD, &diag), -1);
+	ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "2147483647 CTAs"));
+	diag_free(&diag);
+}
+END_TEST
+
+START_TEST(zero_lengths)
+{
+	const struct spec spec = spec_plain(64, 64);
+	static const struct problem problems[] = {{0, 4, 4, 64, 64, 16}, {2, 4, 4, 0, 64, 16}, {2, 4, 4, 64, 0, 16}, {2, 4, 4, 0, 0, 16}, {1, 1, 1, 1, 1, 2}};
+	for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
+		for (int pass = 0; pass < PASS_COUNT; pass++) {
+			must_make(&plan, &spec, "A100", &problems[i], (enum pass)pass);
+			check_plan(&plan, &spec);
+			struct text text = {0};
+			plan_print(&text, &plan);
+			plan_json(&text, &plan);
+			ck_assert_ptr_null(strstr(text_str(&text), "nan"));
+			ck_assert_ptr_null(strstr(text_str(&text), "inf "));
+			text_free(&text);
+		}
+}
+END_TEST
+
+START_TEST(wrong_problems)
+{
+	const struct spec spec = spec_plain(64, 64);
+	static const struct problem problems[] = {{1, 3, 2, 8, 8, 16}, {1, 4, 0, 8, 8, 16}, {1, 4, 4, -1, 8, 16}, {1, 4, 4, 8, 8, 4}};
+	for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
+		struct diag diag = {0};
+		ck_assert_int_eq(make(&plan, &spec, "A100", &problems[i], PASS_FORWARD, &diag), -1);
+		ck_assert_int_gt(diag.errors, 0);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
+/* Traffic that can be said in one line: with everything in L2, each tensor crosses DRAM once. */
+START_TEST(hbm_traffic)
+{
+	struct spec spec = spec_plain(128, 64);
+	const struct problem problem = {2, 8, 2, 2048, 1024, 16};
+	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+	const double q = 2.0 * 2 * 8 * 2048 * 128, k = 2.0 * 2 * 2 * 1024 * 128, v = k / 2, o = q / 2, lse = 4.0 * 2 * 8 * 2048;
+	ck_assert_double_eq_tol(best(&plan)->hbm_bytes, q + k + v + o + lse, 0.5);
+	ck_assert_double_eq_tol(plan.standard_bytes, q + k + v + o + 4 * 4.0 * 2 * 8 * 2048 * 1024, 0.5);
+	/* Past L2 the streamed side is read again, never more often than there are query tiles. */
+	const struct problem far = {1, 1, 1, 1 << 20, 1 << 20, 16};
+	must_make(&plan, &spec, "RTX 3090", &far, PASS_FORWARD);
+	const double once = (double)(1 << 20) * (2 * 2 * (128 + 64) + 4);
+	ck_assert_double_gt(best(&plan)->hbm_bytes, 1.5 * once);
+	ck_assert_double_lt(best(&plan)->hbm_bytes, once * (double)(1 << 20) / best(&plan)->tile_m);
+	/* The paper's point. */
+	ck_assert_double_gt(plan.standard_bytes, 50 * best(&plan)->hbm_bytes);
+}
+END_TEST
+
+/* FlashAttention-2 as measured on an H200 (PyTorch, bf16, full): a kernel of its class is predicted within a quarter. */
+START_TEST(measured_anchor)
+{
+	static const struct { int dim, heads; double tflops; } anchors[] = {{64, 32, 303}, {128, 16, 355}, {256, 8, 327}};
+	for (size_t i = 0; i < sizeof anchors / sizeof *anchors; i++) {
+		const struct spec spec = spec_plain(anchors[i].dim, anchors[i].dim);
+		const struct problem problem = {4, anchors[i].heads, anchors[i].heads, 4096, 4096, 16};
+		must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+		const double tflops = plan.useful_flop / best(&plan)->time_us * 1e-6;
+		ck_assert_msg(fabs(tflops / anchors[i].tflops - 1) < 0.25, "d %d: predicted %.0f, measured %.0f", anchors[i].dim, tflops, anchors[i].tflops);
+	}
+}
+END_TEST
+
+START_TEST(more_work_takes_longer)
+{
+	struct spec spec = spec_plain(64, 64);
+	struct problem problem = {1, 8, 8, 256, 256, 16};
+	double before = 0;
+	for (; problem.seqlen_k <= 1 << 16; problem.seqlen_k *= 2) {
+		must_make(&plan, &spec, "A100", &problem, PASS_FORWARD);
+		ck_assert_double_gt(best(&plan)->time_us, before);
+		before = best(&plan)->time_us;
+	}
+	problem = (struct problem){4, 16, 16, 8192, 8192, 16};
+	must_make(&plan, &spec, "A100", &problem, PASS_FORWARD);
+	const double full = best(&plan)->time_us;
+	spec_mask(&spec, "causal", 0, 0);
+	must_make(&plan, &spec, "A100", &problem, PASS_FORWARD);
+	ck_assert_double_lt(best(&plan)->time_us, 0.65 * full);
+	spec_mask(&spec, "window", 256, SPEC_UNBOUNDED);
+	must_make(&plan, &spec, "A100", &problem, PASS_FORWARD);
+	ck_assert_double_lt(best(&plan)->time_us, 0.15 * full);
+}
+END_TEST
+
+/* ---- a template of our own: what the planner does with what a row says ---- */
+
+static int fake_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
+{
+	static const struct tile_request all[] = {{64, 64, 4, 1}, {64, 64, 4, 2}, {128, 64, 16, 1}, {64, 128, 8, 3}, {96, 64, 4, 1}, {64, 32, 4, 1}};
+	memcpy(tile, all, sizeof all);
+	return sizeof all / sizeof *all;
+}
+static bool fake_legal(char reason[REASON_MAX], const struct tile_request *tile, const struct spec *spec)
+{
+	if (tile->m % 64 == 0)
+		return true;
+	snprintf(reason, REASON_MAX, "m is %d; it must be a multiple of 64", tile->m);
+	return false;
+}
+static void fake_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+{
+	c->smem_bytes = 1000 * c->tile_n * c->stages;
+	strcpy(c->smem_term[0].name, "everything");
+	c->smem_term[0].bytes = c->smem_bytes;
+	c->smem_term_count = 1;
+	c->regs = c->warps == 16 ? 162 : c->tile_n == 32 ? 300 : 100;
+	c->cost_us[COST_MMA] = (double)c->tile_m * c->tile_n;
+}
+static void fake_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+{
+	recipe->kernel_count = 1;
+	recipe->kernel[0] = (struct recipe_kernel){"fake", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes};
+}
+static const struct template_model fake = {.templ = "fake/fwd", .pass = PASS_FORWARD, .cc_min = 80, .tiles = fake_tiles,
+                                           .legal = fake_legal, .shape = fake_shape, .recipe = fake_recipe};
+
+static int fake_plan(struct spec *spec, const char *gpu, struct diag *diag)
+{
+	static struct program program;
+	const struct problem problem = {2, 4, 4, 1000, 1000, 16};
+	lower(&program, spec);
+	return plan_with(&plan, &fake, spec, &program, target_find(device_find(gpu)->target), device_find(gpu), &problem, PASS_FORWARD, diag);
+}
+
+START_TEST(reasons_name_numbers) /* RES-08: 512 threads of 162 registers */
+{
+	struct spec spec = spec_plain(64, 64);
+	struct diag diag = {0};
+	ck_assert_int_eq(fake_plan(&spec, "RTX 3090", &diag), 0);
+	ck_assert_int_eq(plan.candidate_count, 6);
+	ck_assert_str_eq(plan.candidate[0].reason, "");
+	ck_assert_str_eq(plan.candidate[1].reason, "shared memory: needs 128000 bytes, a CTA of sm_86 may use 101376");
+	ck_assert_str_eq(plan.candidate[2].reason, "registers: 512 threads of 168 need 86016, an SM of sm_86 has 65536");
+	ck_assert_str_eq(plan.candidate[4].reason, "m is 96; it must be a multiple of 64");
+	ck_assert_str_eq(plan.candidate[5].reason, "registers: needs about 300 in each thread, sm_86 has 255");
+	ck_assert_int_eq(plan.chosen, 0);
+	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
+	ck_assert_str_eq(plan.candidate[1].reason, "");
+	struct text text = {0};
+	plan_print(&text, &plan);
+	ck_assert_ptr_nonnull(strstr(text_str(&text), "everything"));
+	ck_assert_ptr_nonnull(strstr(text_str(&text), "it must be a multiple of 64"));
+	text_free(&text);
+	diag_free(&diag);
+}
+END_TEST
+
+START_TEST(explicit_tiles)
+{
+	struct spec spec = spec_plain(64, 64);
+	struct diag diag = {0};
+	spec.tile[PASS_FORWARD] = (struct tile_request){.m = 64, .n = 64};
+	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
+	ck_assert_int_eq(plan.candidate_count, 2);
+	spec.tile[PASS_FORWARD] = (struct tile_request){64, 64, 4, 2};
+	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
+	ck_assert(plan.candidate_count == 1 && best(&plan)->stages == 2);
+	/* Not one of the template's own, but legal: every number of warps and stages is tried. */
+	spec.tile[PASS_FORWARD] = (struct tile_request){.m = 192, .n = 16};
+	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
+	ck_assert_int_eq(best(&plan)->tile_m, 192);
+	ck_assert_int_eq(best(&plan)->tile_n, 16);
+	ck_assert_int_eq(diag.errors, 0);
+
+	static const struct { struct tile_request tile; const char *gpu, *says, *nearest; } refused[] = {
+		{{64, 64, 4, 2}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
+		{{100, 64, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
+		{{128, 64, 16, 1}, "H200", "86016", "n 64, warps 4"},
+		{{64, 4096, 0, 0}, "H200", "shared memory", "m 64, n 64"},
+	};
+	spec.place[KEY_tile] = (struct place){7, 3};
+	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+		struct diag wrong = {.file = "t.yaml"};
+		spec.tile[PASS_FORWARD] = refused[i].tile;
+		ck_assert_int_eq(fake_plan(&spec, refused[i].gpu, &wrong), -1);
+		const char *text = text_str(&wrong.text);
+		ck_assert_int_eq(wrong.errors, 1);
+		ck_assert_int_eq(wrong.first.line, 7);
+		ck_assert_msg(strstr(text, "t.yaml:7:3: error:") && strstr(text, refused[i].says) && strstr(text, refused[i].nearest), "%s", text);
+		diag_free(&wrong);
+	}
+	diag_free(&diag);
+}
+END_TEST
+
+START_TEST(equal_times_take_the_first)
+{
+	struct spec spec = spec_plain(64, 64);
+	struct diag diag = {0};
+	/* One resource, no wait: 64x64 in one or two stages differ in stages alone, and both run two or more CTAs. */
+	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
+	if (plan.candidate[0].time_us == plan.candidate[1].time_us)
+		ck_assert_int_ne(plan.chosen, 1);
+	diag_free(&diag);
+}
+END_TEST
+
+/* ---- the real templates ---- */
+
+START_TEST(d256_backward_on_99_kib) /* a plan that fits, or a refusal that says where it would */
+{
+	const struct problem problem = {2, 16, 2, 512, 512, 16};
+	struct spec spec = spec_plain(256, 256);
+	spec_mask(&spec, "causal", 0, 0);
+	static const char *const small[] = {"RTX 3090", "L40S", "RTX 5090"};
+	for (int i = 0; i < 3; i++) {
+		struct diag diag = {0};
+		if (make(&plan, &spec, small[i], &problem, PASS_BACKWARD, &diag) == 0) {
+			check_plan(&plan, &spec);
+			ck_assert_int_le(best(&plan)->smem_bytes, 99 * 1024);
+		} else {
+			ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "It can be compiled for: "));
+			ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "sm_80"));
+		}
+		diag_free(&diag);
+	}
+	must_make(&plan, &spec, "H200", &problem, PASS_BACKWARD);
+}
+END_TEST
+
+START_TEST(backward_128_is_not_a_cliff) /* PERF-09: at most about 2.2 times d 64 for twice the work */
+{
+	const struct problem problem = {4, 16, 16, 2048, 2048, 16};
+	for (int g = 0; g < GPUS; g++) {
+		const struct spec half = spec_plain(64, 64), whole = spec_plain(128, 128);
+		must_make(&plan, &half, gpus[g], &problem, PASS_BACKWARD);
+		must_make(&other, &whole, gpus[g], &problem, PASS_BACKWARD);
+		ck_assert_msg(best(&other)->time_us < 3.0 * best(&plan)->time_us, "%s: %g and %g us", gpus[g], best(&plan)->time_us, best(&other)->time_us);
+	}
+}
+END_TEST
+
+START_TEST(naive_plans)
+{
+	const struct problem problem = {2, 8, 2, 500, 700, 16};
+	struct program *program = malloc(sizeof *program);
+	for (int dim = HEAD_DIM_MIN; dim <= HEAD_DIM_MAX; dim += 24)
+		for (int g = 0; g < GPUS; g++)
+			for (int pass = 0; pass < PASS_COUNT; pass++) {
+				struct spec spec = spec_plain(dim, dim);
+				spec_mask(&spec, "causal", 0, 0);
+				lower(program, &spec);
+				struct diag diag = {0};
+				const struct device *device = device_find(gpus[g]);
+				ck_assert_msg(plan_naive(&plan, &spec, program, target_find(device->target), device, &problem, (enum pass)pass, &diag) == 0, "%s",
+				              text_str(&diag.text));
+				ck_assert_int_ge(plan.recipe.kernel_count, 1);
+				ck_assert(best(&plan)->hbm_bytes == plan.standard_bytes && best(&plan)->time_us > 0);
+				bool scores = false;
+				for (int i = 0; i < plan.recipe.piece_count; i++)
+					scores |= plan.recipe.piece[i].size == SIZE_SCORES;
+				ck_assert(scores);
+				diag_free(&diag);
+			}
+	free(program);
+}
+END_TEST
+
+Suite *suite(void);
+Suite *suite(void)
+{
+	Suite *s = suite_create("plan");
+	TCase *c = tcase_create("plan");
+	tcase_set_timeout(c, 60);
+	tcase_add_test(c, random_plans);
+	tcase_add_test(c, every_head_dim);
+	tcase_add_test(c, visited_share);
+	tcase_add_test(c, long_sequences_are_sampled_well);
+	tcase_add_test(c, zero_lengths);
+	tcase_add_test(c, wrong_problems);
+	tcase_add_test(c, hbm_traffic);
+	tcase_add_test(c, measured_anchor);
+	tcase_add_test(c, more_work_takes_longer);
+	tcase_add_test(c, reasons_name_numbers);
+	tcase_add_test(c, explicit_tiles);
+	tcase_add_test(c, equal_times_take_the_first);
+	tcase_add_test(c, d256_backward_on_99_kib);
+	tcase_add_test(c, backward_128_is_not_a_cliff);
+	tcase_add_test(c, naive_plans);
+	suite_add_tcase(s, c);
+	return s;
+}
