@@ -359,31 +359,30 @@ int expr_make(struct expr_pool *pool, enum expr_op op, int a, int b, int c)
 	return node_add(pool, op, type, 0, arg[0], arg[1], arg[2]);
 }
 
+/* map[i]: where node i went, -1 not yet. Arguments left to right, so the order depends on the expression alone. */
+static int node_copy(struct expr_pool *to, const struct expr_pool *from, int node, int map[EXPR_NODES_MAX])
+{
+	const struct expr_node *n = &from->node[node];
+	int arg[3] = {-1, -1, -1};
+	if (map[node] >= 0)
+		return map[node];
+	for (int j = 0; j < expr_ops[n->op].args; j++) {
+		arg[j] = node_copy(to, from, n->arg[j], map);
+		if (arg[j] < 0)
+			return -1;
+	}
+	if (expr_ops[n->op].form == FORM_ATOM)
+		map[node] = node_add(to, n->op, n->type, n->i, -1, -1, -1);
+	else
+		map[node] = expr_make(to, n->op, arg[0], arg[1], arg[2]);
+	return map[node];
+}
+
 int expr_copy(struct expr_pool *to, const struct expr_pool *from, int root)
 {
 	int map[EXPR_NODES_MAX];
-	bool used[EXPR_NODES_MAX] = {false};
-	used[root] = true;
-	for (int i = root; i >= 0; i--)
-		for (int j = 0; used[i] && j < expr_ops[from->node[i].op].args; j++)
-			used[from->node[i].arg[j]] = true;
-	for (int i = 0; i <= root; i++) {
-		const struct expr_node *n = &from->node[i];
-		map[i] = -1;
-		if (!used[i])
-			continue;
-		if (expr_ops[n->op].form == FORM_ATOM) {
-			map[i] = node_add(to, n->op, n->type, n->i, -1, -1, -1);
-		} else {
-			int arg[3] = {-1, -1, -1};
-			for (int j = 0; j < expr_ops[n->op].args; j++)
-				arg[j] = map[n->arg[j]];
-			map[i] = expr_make(to, n->op, arg[0], arg[1], arg[2]);
-		}
-		if (map[i] < 0)
-			return -1;
-	}
-	return map[root];
+	memset(map, -1, sizeof map);
+	return node_copy(to, from, root, map);
 }
 
 /* ---- printing ---- */

@@ -22,7 +22,8 @@ int64_t floor_mod(int64_t a, int64_t b);
 
 /* Is the node this int or bool constant? */
 bool expr_is_const(const struct expr_pool *, int node, int64_t value);
-/* The same expression in another pool, without nodes that it does not use; -1 when that pool is full. */
+/* The same expression in another pool, without nodes that it does not use; -1 when that pool is full. Into an empty
+ * pool equal expressions give equal pools. */
 int expr_copy(struct expr_pool *to, const struct expr_pool *from, int root);
 
 /* All values from lo to hi, both included. */
