@@ -22,10 +22,10 @@ int fault_fail(struct fault *f, int code, const char *field, const char *format,
 
 static int is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
-/* The last `key:` of a line of YAML that starts at or before a column. */
-static void key_at(char *key, size_t size, const char *line, size_t len, int column)
+/* The last `key:` of a line of YAML that starts at or before a column, counted from 1. */
+static void key_at(char *key, size_t size, const char *line, size_t len, size_t column)
 {
-	for (size_t i = 0; i < len && (int)i < column; i++) {
+	for (size_t i = 0; i < len && i < column; i++) {
 		if (!is_word(line[i]) || (i && is_word(line[i - 1])))
 			continue;
 		size_t end = i;
@@ -43,10 +43,14 @@ int fault_stage(struct fault *f, int code)
 	f->code = code;
 	if (f->diag->first.line <= 0)
 		return -1;
-	/* diag_at quotes the line of the spec below the message. */
+	/* Below the message, diag_at quotes the line of the spec, and below that it puts a caret. */
 	const char *quoted = strchr(text_str(&f->diag->text), '\n');
-	if (quoted)
-		key_at(f->field, sizeof f->field, quoted + 1, strcspn(quoted + 1, "\n"), f->diag->first.column);
+	const char *below = quoted ? strchr(quoted + 1, '\n') : NULL;
+	if (!below)
+		return -1;
+	const size_t caret = 1 + strspn(below + 1, " \t");
+	if (below[caret] == '^')
+		key_at(f->field, sizeof f->field, quoted + 1, (size_t)(below - quoted - 1), caret);
 	return -1;
 }
 
