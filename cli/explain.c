@@ -10,7 +10,7 @@
 #include "gen/gen.h"
 
 struct request { /* 0 or NULL: as the spec assumes */
-	const char *spec, *gpu;
+	const char *spec, *gpu, *target;
 	int64_t batch, heads, heads_kv, seq_q, seq_k;
 	int align;
 	int pass; /* -1: those of the spec */
@@ -23,6 +23,7 @@ static void usage(FILE *out)
 	      "Prints the plan of each pass: candidates with every cost, the rejected with reasons, memory traffic beside standard\n"
 	      "attention, predicted time and what bounds it.\n"
 	      "  --gpu NAME        plan for this GPU (default: the first listed below whose target the spec names)\n"
+	      "  --target NAME     plan code for this target (default: the GPU's best; with no --gpu, for the target's usual GPU)\n"
 	      "  --batch N --heads N --heads-kv N --seq N --seq-q N --seq-k N\n"
 	      "                    the problem (default: as the spec assumes)\n"
 	      "  --align 16|2      multiple of bytes of every pointer and stride\n"
@@ -51,13 +52,13 @@ static int number_read(int64_t *value, const char *option, const char *text, int
 /* 0: go on; else an exit status, of which EXIT_SUCCESS is -1. */
 static int request_read(struct request *r, int argc, char **argv)
 {
-	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, ALIGN, GPU, PASS, JSON };
+	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, ALIGN, GPU, TARGET, PASS, JSON };
 	static const struct option options[] = {
 		{"batch", required_argument, NULL, BATCH}, {"heads", required_argument, NULL, HEADS},
 		{"heads-kv", required_argument, NULL, HEADS_KV}, {"seq", required_argument, NULL, SEQ},
 		{"seq-q", required_argument, NULL, SEQ_Q}, {"seq-k", required_argument, NULL, SEQ_K},
 		{"align", required_argument, NULL, ALIGN}, {"gpu", required_argument, NULL, GPU},
-		{"pass", required_argument, NULL, PASS}, {"json", no_argument, NULL, JSON},
+		{"target", required_argument, NULL, TARGET}, {"pass", required_argument, NULL, PASS}, {"json", no_argument, NULL, JSON},
 		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
 	};
 	int option, index = 0, bad = 0;
@@ -85,6 +86,7 @@ static int request_read(struct request *r, int argc, char **argv)
 			r->align = (int)align;
 			break;
 		case GPU: r->gpu = optarg; break;
+		case TARGET: r->target = optarg; break;
 		case PASS:
 			if (strcmp(optarg, "forward") == 0) {
 				r->pass = PASS_FORWARD;
@@ -129,7 +131,7 @@ static void problem_make(struct problem *problem, const struct request *r, const
 	                      : spec->assume.heads_kv > 0 ? spec->assume.heads_q / spec->assume.heads_kv : 1;
 	if (r->heads) {
 		problem->heads_q = r->heads;
-		problem->heads_kv = group > 0 && r->heads % group == 0 ? r->heads / group : r->heads;
+		problem->heads_kv = group > 0 && r->heads >= group ? r->heads / group : 1;
 	}
 	if (r->heads_kv) {
 		problem->heads_kv = r->heads_kv;
@@ -138,12 +140,45 @@ static void problem_make(struct problem *problem, const struct request *r, const
 	}
 }
 
-static const struct device *device_choose(const struct spec *spec)
+/* The first device whose target the spec names. */
+static const struct device *device_default(const struct spec *spec)
 {
 	for (int i = 0; i < device_count; i++)
 		if (spec->targets[target_find(device_table[i].target) - target_table])
 			return &device_table[i];
 	return &device_table[0];
+}
+
+static int machine_choose(const struct device **device, const struct target **target, const struct request *r, const struct spec *spec,
+                          struct diag *diag)
+{
+	const char *names[64];
+	*target = NULL;
+	*device = NULL;
+	if (r->target) {
+		for (int i = 0; i < TARGET_COUNT; i++)
+			names[i] = target_table[i].name;
+		const char *nearest = diag_nearest(r->target, names, TARGET_COUNT);
+		if ((*target = target_find(r->target)) == NULL)
+			return diag_fail(diag, "No target is called '%s'. Targets are sm_80, sm_86, sm_89, sm_90a, sm_100f, sm_120f.%s%s%s", r->target,
+			                 nearest ? " Did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+	}
+	if (r->gpu) {
+		for (int i = 0; i < device_count && i < 64; i++)
+			names[i] = device_table[i].name;
+		const char *nearest = diag_nearest(r->gpu, names, device_count < 64 ? device_count : 64);
+		if ((*device = device_find(r->gpu)) == NULL)
+			return diag_fail(diag, "No GPU is called '%s'.%s%s%s `fagen explain --help` lists those known.", r->gpu,
+			                 nearest ? " Did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+	}
+	if (!*device)
+		*device = *target ? device_for_target(*target) : device_default(spec);
+	const struct target *own = target_find((*device)->target);
+	if (!*target)
+		*target = own;
+	if (!target_runs_on(*target, own->cc))
+		return diag_fail(diag, "Code for %s does not run on %s; its best target is %s.", (*target)->name, (*device)->name, own->name);
+	return 0;
 }
 
 static void masks_print(struct text *text, const struct spec *spec)
@@ -207,17 +242,10 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	if (spec_load(&spec, r->spec, diag) != 0 || program_lower(program, &spec, diag) != 0)
 		goto out;
 	diag->file = r->spec;
-	const struct device *device = r->gpu ? device_find(r->gpu) : device_choose(&spec);
-	if (!device) {
-		const char *names[64];
-		for (int i = 0; i < device_count; i++)
-			names[i] = device_table[i].name;
-		const char *nearest = diag_nearest(r->gpu, names, device_count);
-		diag_fail(diag, "No GPU is called '%s'.%s%s%s `fagen explain --help` lists those known.", r->gpu,
-		          nearest ? " Did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+	const struct device *device;
+	const struct target *target;
+	if (machine_choose(&device, &target, r, &spec, diag) != 0)
 		goto out;
-	}
-	const struct target *target = target_find(device->target);
 	problem_make(&problem, r, &spec);
 	if (problem_check(&problem, spec.kv_group, diag) != 0)
 		goto out;

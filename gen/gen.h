@@ -238,7 +238,8 @@ enum {
 
 struct smem_term { char name[16]; int bytes; };
 
-/* Time of each overlapping resource, microseconds; the slowest one bounds the kernel. */
+/* Time of each overlapping resource, microseconds. Those of the SM hide only partly behind each other: together they may
+ * take longer than the slowest memory, and then the slowest of them bounds the kernel. */
 enum cost_term { COST_MMA, COST_EXP, COST_ALU, COST_SMEM, COST_L2, COST_HBM, COST_COUNT };
 extern const char *const cost_names[COST_COUNT];
 
@@ -254,7 +255,7 @@ struct candidate {
 	double visited;           /* share of the seqlen_q x seqlen_k cells inside visited tiles */
 	double hbm_bytes, l2_bytes, mma_flop, exps;
 	double cost_us[COST_COUNT];
-	double time_us;           /* predicted: the largest cost, stretched by the tail, plus fixed overheads */
+	double time_us;           /* predicted: what bounds it, stretched by the tail, plus fixed overheads */
 	enum cost_term bound_by;
 	char reason[REASON_MAX];  /* why it was rejected; empty: admissible */
 };

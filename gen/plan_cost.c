@@ -200,8 +200,9 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
 		if (piece->size == SIZE_ROWS_QK)
 			accum_row += 4.0 * piece->unit;
-		/* Written or accumulated in the main kernel, read or written by another, and cleared before. */
-		side_bytes += bytes * (2 + piece->zeroed);
+		/* Statistics are written by another kernel and streamed by the main one; sums are left in memory by the main
+		 * kernel and read by another. Either is cleared before where the recipe says so. */
+		side_bytes += bytes * ((piece->size == SIZE_ROWS_QK ? 2 : 1) + piece->zeroed);
 	}
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
 		side_bytes += heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
@@ -239,16 +240,22 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	c->cost_us[COST_HBM] = c->hbm_bytes / (device->hbm_gbs * 1e3 * hbm_reached);
 	const double side_us = side_bytes / (device->hbm_gbs * 1e3 * hbm_reached);
 	double main_us = on_chip;
-	main_us = c->cost_us[COST_L2] > main_us ? c->cost_us[COST_L2] : main_us;
-	main_us = c->cost_us[COST_HBM] - side_us > main_us ? c->cost_us[COST_HBM] - side_us : main_us;
+	c->bound_by = COST_MMA;
+	for (int i = COST_MMA; i <= COST_SMEM; i++)
+		if (c->cost_us[i] > c->cost_us[c->bound_by])
+			c->bound_by = i;
+	if (c->cost_us[COST_L2] > main_us) {
+		main_us = c->cost_us[COST_L2];
+		c->bound_by = COST_L2;
+	}
+	if (c->cost_us[COST_HBM] - side_us > main_us) {
+		main_us = c->cost_us[COST_HBM] - side_us;
+		c->bound_by = COST_HBM;
+	}
 	int launches = recipe->kernel_count;
 	for (int i = 0; i < recipe->piece_count; i++)
 		launches += recipe->piece[i].zeroed;
 	c->time_us = main_us + side_us + ceil(per_sm) * cta_clocks / clock + launches * device->launch_us;
-	c->bound_by = COST_MMA;
-	for (int i = 0; i < COST_COUNT; i++)
-		if (c->cost_us[i] > c->cost_us[c->bound_by])
-			c->bound_by = i;
 }
 
 /* The naive kernels visit every tile, keep the scores in memory and overlap nothing: three kernels forward, one after

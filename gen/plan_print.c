@@ -46,7 +46,11 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 	          plural(c->stages));
 	text_puts(text, "  time         ");
 	time_print(text, c->time_us);
-	text_addf(text, " predicted, %.0f TFLOP/s of visible work, bound by %s\n", tflops(plan, c), cost_names[c->bound_by]);
+	text_addf(text, " predicted, %.0f TFLOP/s of visible work, bound by %s; ", tflops(plan, c), cost_names[c->bound_by]);
+	int launches = plan->recipe.kernel_count;
+	for (int i = 0; i < plan->recipe.piece_count; i++)
+		launches += plan->recipe.piece[i].zeroed;
+	text_addf(text, "%.1f us of it are %d launch%s\n", launches * plan->device->launch_us, launches, launches == 1 ? "" : "es");
 	text_puts(text, "  costs       ");
 	for (int i = 0; i < COST_COUNT; i++) {
 		text_addf(text, "%s %s ", i ? "," : "", cost_names[i]);
@@ -62,8 +66,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 	text_puts(text, "  work         ");
 	scaled_print(text, c->mma_flop, "FLOP in matrix products, ");
 	scaled_print(text, plan->useful_flop, "FLOP of them useful; ");
-	scaled_print(text, c->exps, "");
-	text_addf(text, "exponentials; %.1f%% of all cells visited\n", 100 * c->visited);
+	text_addf(text, "%.3g exponentials; %.1f%% of all cells visited\n", c->exps, 100 * c->visited);
 	text_addf(text, "  shared       %d of %d bytes:", c->smem_bytes, plan->target->smem_block);
 	for (int i = 0; i < c->smem_term_count; i++)
 		text_addf(text, "%s %s %d", i ? " +" : "", c->smem_term[i].name, c->smem_term[i].bytes);

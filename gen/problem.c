@@ -51,18 +51,22 @@ int problem_check(const struct problem *problem, int kv_group, struct diag *diag
 	}
 	if (errors)
 		return -1;
-	if (problem->heads_q % problem->heads_kv != 0)
+	const int64_t unit = kv_group > 0 ? kv_group : problem->heads_kv;
+	if (problem->heads_q % unit != 0 || problem->heads_q < problem->heads_kv) {
+		const int64_t below = problem->heads_q / unit * unit;
+		const int64_t least = unit > problem->heads_kv ? unit : problem->heads_kv;
+		diag_fail(diag,
+		          "heads_q is %" PRId64 " and heads_kv %" PRId64 "%s: every key/value head must serve the same number of query heads. "
+		          "The nearest legal heads_q are %" PRId64 " and %" PRId64 ".",
+		          problem->heads_q, problem->heads_kv, kv_group > 0 ? ", and the spec says how many share one" : "",
+		          below > least ? below : least, below + unit > least ? below + unit : least + unit);
+		return -1;
+	}
+	if (kv_group != 0 && problem->heads_kv != problem->heads_q / kv_group)
 		return diag_fail(diag,
-		                 "heads_q is %" PRId64 " and heads_kv %" PRId64 ": every key/value head must serve the same number of query "
-		                 "heads. The nearest legal heads_q are %" PRId64 " and %" PRId64 ".",
-		                 problem->heads_q, problem->heads_kv,
-		                 problem->heads_q < problem->heads_kv ? problem->heads_kv : problem->heads_q / problem->heads_kv * problem->heads_kv,
-		                 (problem->heads_q / problem->heads_kv + 1) * problem->heads_kv);
-	if (kv_group != 0 && problem->heads_q / problem->heads_kv != kv_group)
-		return diag_fail(diag,
-		                 "heads_q %" PRId64 " over heads_kv %" PRId64 " is %" PRId64 " query heads to a key/value head, but the spec "
-		                 "compiles in kv_group %d. Make them agree, or write `kv_group: any`.",
-		                 problem->heads_q, problem->heads_kv, problem->heads_q / problem->heads_kv, kv_group);
+		                 "heads_q %" PRId64 " with kv_group %d of the spec needs heads_kv %" PRId64 ", not %" PRId64 ". Make them agree, "
+		                 "or write `kv_group: any`.",
+		                 problem->heads_q, kv_group, problem->heads_q / kv_group, problem->heads_kv);
 	return 0;
 }
 
