@@ -40,6 +40,8 @@ static void caret_print(struct diag *d, struct place place)
 	size_t len = 0;
 	while (at + len < d->source_len && !break_at(d->source, d->source_len, at + len))
 		len++;
+	if (!len)
+		return;
 	size_t caret = (size_t)place.column - 1 < len ? (size_t)place.column - 1 : len;
 	bool cut = false;
 	if (caret > BEFORE_MAX) {
@@ -136,23 +138,31 @@ static int edit_distance(const char *a, int na, const char *b, int nb)
 	return row[na % 3][nb];
 }
 
+static bool begins_with(const char *name, const char *word)
+{
+	while (*word && lower(*word) == lower(*name)) {
+		word++;
+		name++;
+	}
+	return !*word;
+}
+
 const char *diag_nearest(const char *word, const char *const *names, int count)
 {
-	const size_t len = strlen(word);
+	const int len = strlen(word) > WORD_MAX ? 0 : (int)strlen(word);
 	const char *nearest = NULL;
-	int nearest_distance = WORD_MAX;
-	if (len == 0 || len > WORD_MAX)
-		return NULL;
-	for (int i = 0; i < count; i++) {
-		const size_t name_len = strlen(names[i]);
-		if (name_len > WORD_MAX)
+	int nearest_rank = 2 * WORD_MAX + 1;
+	for (int i = 0; len && i < count; i++) {
+		if (strlen(names[i]) > WORD_MAX)
 			continue;
-		const int distance = edit_distance(word, (int)len, names[i], (int)name_len);
-		const int allowed = (int)(len > name_len ? len : name_len) / 3;
-		if (distance <= (allowed > 1 ? allowed : 1) && distance < (int)least((int)len, (int)name_len) &&
-		    distance < nearest_distance) {
+		const int name_len = (int)strlen(names[i]);
+		const int longer = len > name_len ? len : name_len;
+		const int distance = edit_distance(word, len, names[i], name_len);
+		/* Of equally near names, the one that the word begins. */
+		const int rank = 2 * distance + !begins_with(names[i], word);
+		if (distance <= (longer < 6 ? 1 : longer / 3) && distance < least(len, name_len) && rank < nearest_rank) {
 			nearest = names[i];
-			nearest_distance = distance;
+			nearest_rank = rank;
 		}
 	}
 	return nearest;

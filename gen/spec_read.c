@@ -211,10 +211,12 @@ static int assume_heads(struct reading *r)
 	p->heads_q = heads ? heads : heads_kv ? heads_kv * group : (HEADS_TYPICAL + group - 1) / group * group;
 	p->heads_kv = heads_kv ? heads_kv : p->heads_q / group;
 	const struct place place = field_place(r, KEY_assume, heads ? "heads" : "heads_kv");
-	if (!p->heads_kv || p->heads_q % p->heads_kv || (!heads_kv && p->heads_q % group))
-		return diag_at(r->diag, place, "assume.heads: %lld query heads cannot share %s%lld evenly; want a multiple of %lld",
-		               (long long)p->heads_q, heads_kv ? "key/value heads of " : "key/value heads in groups of ",
-		               (long long)(heads_kv ? heads_kv : group), (long long)(heads_kv ? heads_kv : group));
+	if (heads && !heads_kv && heads % group)
+		return diag_at(r->diag, place, "assume.heads: %lld is not a multiple of kv_group, %lld", (long long)heads,
+		               (long long)group);
+	if (p->heads_q % p->heads_kv)
+		return diag_at(r->diag, place, "assume.heads: %lld query heads do not divide into %lld key/value heads; want a multiple of %lld",
+		               (long long)p->heads_q, (long long)p->heads_kv, (long long)p->heads_kv);
 	if (r->spec->kv_group && p->heads_q / p->heads_kv != group)
 		return diag_at(r->diag, place, "assume.heads: %lld query over %lld key/value heads is a group of %lld, but kv_group is %d%s; "
 		               "change one of them", (long long)p->heads_q, (long long)p->heads_kv,

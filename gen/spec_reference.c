@@ -109,7 +109,7 @@ void spec_reference(struct text *t)
 
 static void words_schema(struct text *t, const struct shape *s)
 {
-	text_puts(t, "{\"enum\": [");
+	text_puts(t, "\"enum\": [");
 	for (int i = 0; s->word(i); i++) {
 		const bool number = strspn(s->word(i), "0123456789") == strlen(s->word(i));
 		text_puts(t, i ? ", " : "");
@@ -118,21 +118,18 @@ static void words_schema(struct text *t, const struct shape *s)
 		else
 			text_json(t, s->word(i));
 	}
-	text_puts(t, "]}");
+	text_puts(t, "]");
 }
 
 static void map_schema(struct text *t, const struct shape *s)
 {
 	const char *comma = "";
-	text_puts(t, "{\"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"properties\": {");
+	text_puts(t, "\"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"properties\": {");
 	for (int i = 0; i < s->field_count; i++) {
 		text_puts(t, i ? ", " : "");
 		text_json(t, s->field[i].name);
-		text_puts(t, ": {\"description\": ");
-		text_json(t, s->field[i].doc);
-		text_puts(t, ", \"allOf\": [");
-		shape_schema(t, s->field[i].shape);
-		text_puts(t, "]}");
+		text_puts(t, ": ");
+		shape_schema(t, s->field[i].shape, s->field[i].doc);
 	}
 	text_puts(t, "}, \"required\": [");
 	for (int i = 0; i < s->field_count; i++) {
@@ -142,13 +139,13 @@ static void map_schema(struct text *t, const struct shape *s)
 			comma = ", ";
 		}
 	}
-	text_puts(t, "]}");
+	text_puts(t, "]");
 }
 
 static void preset_schema(struct text *t, const struct shape *s)
 {
 	const char *comma = "";
-	text_puts(t, "{\"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"maxProperties\": 1, \"properties\": {");
+	text_puts(t, "\"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"maxProperties\": 1, \"properties\": {");
 	for (int i = 0; i < preset_count; i++) {
 		if (!preset_table[i].params[0])
 			continue;
@@ -162,11 +159,11 @@ static void preset_schema(struct text *t, const struct shape *s)
 			text_puts(t, p ? ", " : "");
 			text_json(t, preset_table[i].params[p]);
 			text_puts(t, ": ");
-			shape_schema(t, s->of);
+			shape_schema(t, s->of, NULL);
 		}
 		text_puts(t, "}}");
 	}
-	text_puts(t, "}}");
+	text_puts(t, "}");
 }
 
 /* The alternatives of nested choices, as one flat list. */
@@ -179,49 +176,54 @@ static void either_schema(struct text *t, const struct shape *s, const char **co
 	}
 	text_puts(t, *comma);
 	*comma = ", ";
-	shape_schema(t, s);
+	shape_schema(t, s, NULL);
 }
 
-void shape_schema(struct text *t, const struct shape *s)
+void shape_schema(struct text *t, const struct shape *s, const char *doc)
 {
 	const char *comma = "";
+	text_puts(t, "{");
+	if (doc) {
+		text_puts(t, "\"description\": ");
+		text_json(t, doc);
+		text_puts(t, ", ");
+	}
 	switch (s->kind) {
 	case SHAPE_WHOLE:
-		text_addf(t, "{\"type\": \"integer\", \"minimum\": %lld, \"maximum\": %lld", (long long)s->min, (long long)s->max);
+		text_addf(t, "\"type\": \"integer\", \"minimum\": %lld, \"maximum\": %lld", (long long)s->min, (long long)s->max);
 		if (s->step > 1)
 			text_addf(t, ", \"multipleOf\": %lld", (long long)s->step);
-		text_puts(t, "}");
-		return;
+		break;
 	case SHAPE_REAL:
-		text_addf(t, "{\"type\": \"number\", \"minimum\": %g, \"%s\": %g}", s->low,
+		text_addf(t, "\"type\": \"number\", \"minimum\": %g, \"%s\": %g", s->low,
 		          s->below_high ? "exclusiveMaximum" : "maximum", s->high);
-		return;
+		break;
 	case SHAPE_WORD:
 		words_schema(t, s);
-		return;
+		break;
 	case SHAPE_NAME:
-		text_addf(t, "{\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9_-]*$\", \"maxLength\": %d}", SPEC_NAME_MAX - 1);
-		return;
+		text_addf(t, "\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9_-]*$\", \"maxLength\": %d", SPEC_NAME_MAX - 1);
+		break;
 	case SHAPE_LIST:
-		text_puts(t, "{\"type\": \"array\", \"minItems\": 1, ");
+		text_puts(t, "\"type\": \"array\", \"minItems\": 1, ");
 		if (s->items_max)
 			text_addf(t, "\"maxItems\": %d, ", s->items_max);
 		text_addf(t, "\"uniqueItems\": %s, \"items\": ", s->of->kind == SHAPE_WORD ? "true" : "false");
-		shape_schema(t, s->of);
-		text_puts(t, "}");
-		return;
+		shape_schema(t, s->of, NULL);
+		break;
 	case SHAPE_MAP:
 		map_schema(t, s);
-		return;
+		break;
 	case SHAPE_PRESET:
 		preset_schema(t, s);
-		return;
+		break;
 	case SHAPE_EITHER:
-		text_puts(t, "{\"anyOf\": [");
+		text_puts(t, "\"anyOf\": [");
 		either_schema(t, s, &comma);
-		text_puts(t, "]}");
-		return;
+		text_puts(t, "]");
+		break;
 	}
+	text_puts(t, "}");
 }
 
 void spec_schema(struct text *t)
@@ -236,11 +238,8 @@ void spec_schema(struct text *t)
 		text_addf(&doc, key->fallback ? "%s. Default: %s" : "%s. Required%s", key->doc, key->fallback ? key->fallback : "");
 		text_puts(t, k ? ",\n" : "\n");
 		text_json(t, key->name);
-		text_puts(t, ": {\"description\": ");
-		text_json(t, text_str(&doc));
-		text_puts(t, ",\n  \"allOf\": [");
-		shape_schema(t, key->shape);
-		text_puts(t, "]}");
+		text_puts(t, ": ");
+		shape_schema(t, key->shape, text_str(&doc));
 		text_free(&doc);
 	}
 	text_puts(t, "\n},\n\"required\": [");

@@ -43,7 +43,8 @@ struct shape {
 /* Is the node of this shape? Appends every fault below it, with `path` ("assume.heads") in the message. */
 bool shape_check(const struct shape *, const struct yaml_tree *, const struct yaml_node *, const char *path, struct diag *);
 void shape_describe(struct text *, const struct shape *); /* "a multiple of 8 from 16 to 256, or {qk: ..., v: ...}" */
-void shape_schema(struct text *, const struct shape *);   /* JSON schema of the value, on one line */
+/* JSON schema of the value, on one line. `doc`: its description; may be NULL. */
+void shape_schema(struct text *, const struct shape *, const char *doc);
 /* Does a map of this shape have such a field? For hints where a key belongs. */
 bool shape_has_field(const struct shape *, const char *name);
 

@@ -206,8 +206,13 @@ static int syntax_error(struct builder *b, const yaml_parser_t *parser)
 	const size_t at = b->cursor.line_start + (size_t)place.column - 1;
 	if (at < b->cursor.len && b->cursor.yaml[at] == '\t')
 		return diag_at(b->diag, place, "a tab cannot indent or begin a value in YAML; use spaces");
-	return diag_at(b->diag, place, "not valid YAML: %s%s%s", parser->context ? parser->context : "",
-	               parser->context ? ", " : "", parser->problem ? parser->problem : "unreadable");
+	if (!parser->context)
+		return diag_at(b->diag, place, "not valid YAML: %s", parser->problem ? parser->problem : "unreadable");
+	const struct place begin = cursor_place(&b->cursor, &parser->context_mark);
+	if (begin.line == place.line)
+		return diag_at(b->diag, place, "not valid YAML: %s, %s", parser->context, parser->problem);
+	return diag_at(b->diag, place, "not valid YAML: %s that begins at %d:%d, %s", parser->context, begin.line, begin.column,
+	               parser->problem);
 }
 
 int yaml_tree_read(struct yaml_tree *tree, const char *yaml, size_t len, struct diag *d)
