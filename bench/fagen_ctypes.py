@@ -1,0 +1,160 @@
+"""The C ABI of runtime/fagen.h for Python scripts: ctypes alone; tensors are anything with data_ptr() and stride(), as
+PyTorch's. Layout [batch, head, seq, dim]."""
+import ctypes as c
+import json
+import os
+import pathlib
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+FORWARD, BACKWARD = 0, 1
+
+
+class Error(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("code", c.c_int32), ("cuda_result", c.c_int32), ("nvrtc_result", c.c_int32),
+                ("line", c.c_int32), ("column", c.c_int32), ("field", c.c_char * 64), ("message", c.c_char * 2048)]
+
+
+class Config(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("ignore_env", c.c_int32), ("cache_dir", c.c_char_p), ("nvrtc_path", c.c_char_p),
+                ("templates_dir", c.c_char_p)]
+
+
+class Problem(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("align", c.c_int32)] + [
+        (n, c.c_int64) for n in ("batch", "heads_q", "heads_kv", "seqlen_q", "seqlen_k")]
+
+
+class Tensor(c.Structure):
+    _fields_ = [("data", c.c_void_p), ("stride_batch", c.c_int64), ("stride_head", c.c_int64), ("stride_seq", c.c_int64)]
+
+
+class Args(c.Structure):
+    _fields_ = ([("struct_size", c.c_uint32), ("reserved", c.c_uint32)]
+                + [(n, c.c_int64) for n in ("batch", "heads_q", "heads_kv", "seqlen_q", "seqlen_k")]
+                + [(n, Tensor) for n in ("query", "key", "value", "out", "lse", "dout", "dlse", "dquery", "dkey", "dvalue")]
+                + [("seed", c.c_uint64), ("offset", c.c_uint64), ("rng_state", c.c_void_p), ("workspace", c.c_void_p),
+                   ("workspace_size", c.c_size_t)])
+
+
+class KernelInfo(c.Structure):
+    _fields_ = [("struct_size", c.c_uint32), ("forward", c.c_int32), ("backward", c.c_int32), ("target", c.c_char * 16),
+                ("source", (c.c_char * 16) * 2), ("registers", c.c_int32 * 2), ("spill_bytes", c.c_int32 * 2),
+                ("smem_bytes", c.c_int32 * 2), ("tile_m", c.c_int32 * 2), ("tile_n", c.c_int32 * 2)]
+
+
+class FagenError(Exception):
+    pass
+
+
+def built(name, variable):
+    """A file of the build: what the variable names, else where a build or a carried copy puts it."""
+    places = [pathlib.Path(os.environ[variable])] if variable in os.environ else [ROOT / "build" / d / name for d in ("carry", "release")]
+    for place in places:
+        if place.exists():
+            return place
+    raise FagenError(f"{name} is missing (looked for {', '.join(map(str, places))}): run `make` first, or name it in {variable}")
+
+
+def sized(struct):
+    """A zeroed struct with its struct_size set."""
+    s = struct()
+    s.struct_size = c.sizeof(struct)
+    return s
+
+
+def tensor(t):
+    """The view of a [batch, head, seq, dim] tensor, or of [batch, head, seq] for lse."""
+    if t is None:
+        return Tensor()
+    if t.dim() == 4 and t.shape[3] > 1 and t.stride(3) != 1:
+        raise FagenError("the last dimension of a tensor must be contiguous")
+    return Tensor(t.data_ptr(), t.stride(0), t.stride(1), t.stride(2))
+
+
+class Runtime:
+    def __init__(self, path=None):
+        self.lib = c.CDLL(str(path or built("libfagen.so", "FAGEN_LIB")))
+        self.lib.fagen_version.restype = c.c_char_p
+        self.handle = c.c_void_p()
+        self.call("fagen_open", c.byref(self.handle), None)
+
+    def call(self, function, *args):
+        error = sized(Error)
+        if getattr(self.lib, function)(*args, c.byref(error)):
+            raise FagenError(error.message.decode(errors="replace"))
+
+    def version(self):
+        return self.lib.fagen_version().decode()
+
+    def spec(self, yaml, name="spec"):
+        """A spec from its text."""
+        spec, text = c.c_void_p(), yaml.encode()
+        self.call("fagen_spec_parse", c.byref(spec), self.handle, c.c_char_p(text), c.c_size_t(len(text)), name.encode())
+        return spec
+
+    def kernel(self, spec, batch, heads_q, heads_kv, seqlen_q, seqlen_k, device=0, align=16, naive=False):
+        problem = sized(Problem)
+        problem.align, problem.batch, problem.heads_q, problem.heads_kv = align, batch, heads_q, heads_kv
+        problem.seqlen_q, problem.seqlen_k = seqlen_q, seqlen_k
+        kernel = c.c_void_p()
+        self.call("fagen_kernel_get_naive" if naive else "fagen_kernel_get", c.byref(kernel), self.handle, spec, c.byref(problem),
+                  c.c_int(device))
+        return Kernel(self, kernel)
+
+    def close(self):
+        self.lib.fagen_close(self.handle)
+        self.handle = c.c_void_p()
+
+
+class Kernel:
+    def __init__(self, runtime, handle):
+        self.runtime, self.handle = runtime, handle
+
+    def info(self):
+        info = sized(KernelInfo)
+        self.runtime.call("fagen_kernel_describe", c.byref(info), self.handle)
+        return info
+
+    def args(self, query, key, value, out, lse, dout=None, dquery=None, dkey=None, dvalue=None, dlse=None, workspace=None):
+        """What a launch takes; workspace is a byte tensor of workspace_size(args) bytes, aligned to 256."""
+        a = sized(Args)
+        a.batch, a.heads_q, a.seqlen_q = query.shape[:3]
+        a.heads_kv, a.seqlen_k = key.shape[1:3]
+        for name, t in (("query", query), ("key", key), ("value", value), ("out", out), ("lse", lse), ("dout", dout), ("dlse", dlse),
+                        ("dquery", dquery), ("dkey", dkey), ("dvalue", dvalue)):
+            setattr(a, name, tensor(t))
+        if workspace is not None:
+            a.workspace, a.workspace_size = workspace.data_ptr(), workspace.numel() * workspace.element_size()
+        return a
+
+    def workspace_size(self, args):
+        size = c.c_size_t()
+        self.runtime.call("fagen_workspace_size", c.byref(size), self.handle, c.byref(args))
+        return size.value
+
+    def forward(self, args, stream=0):
+        self.runtime.call("fagen_forward", self.handle, c.byref(args), c.c_void_p(stream))
+
+    def backward(self, args, stream=0):
+        self.runtime.call("fagen_backward", self.handle, c.byref(args), c.c_void_p(stream))
+
+
+def device_name(gpu):
+    """The planner's name of a GPU such as "NVIDIA H200", or None."""
+    help_text = subprocess.run([built("fagen", "FAGEN"), "explain", "--help"], capture_output=True, text=True).stdout
+    names = [n.strip() for line in help_text.splitlines() if line.startswith("GPUs:") for n in line[5:].split(",")]
+    fits = [n for n in names if n.lower() in gpu.lower()]
+    return max(fits, key=len) if fits else None
+
+
+def predictions(spec_path, gpu, batch, heads_q, heads_kv, seqlen):
+    """{pass: (predicted microseconds, HBM bytes)} by `fagen explain`; {} when the planner does not know the GPU."""
+    if gpu is None:
+        return {}
+    run = subprocess.run([built("fagen", "FAGEN"), "explain", str(spec_path), "--json", "--gpu", gpu, "--batch", str(batch), "--heads",
+                          str(heads_q), "--heads-kv", str(heads_kv), "--seq", str(seqlen)], capture_output=True, text=True)
+    if run.returncode:
+        raise FagenError(run.stderr)
+    chosen = {p["pass"]: p["candidates"][p["chosen"]] for p in json.loads(run.stdout)["plans"]}
+    return {name: (c["time_us"], c["hbm_bytes"]) for name, c in chosen.items()}

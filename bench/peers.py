@@ -1,0 +1,299 @@
+"""fagen beside PyTorch's attention backends on one GPU: every peer of a configuration takes its turn in every round, timed
+by CUDA events, median. Results are compared with FlashAttention-2 before anything is timed. `make bench` runs it.
+
+FLOPs by the usual count: forward 4*b*h*sq*sk*d, half of it when causal; backward 2.5 times that."""
+import argparse
+import datetime
+import math
+import pathlib
+import statistics
+import sys
+import tempfile
+import time
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+try:
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    import torch.nn.functional as F
+except ImportError:
+    sys.exit("bench: PyTorch is missing; it gives the peers and the memory. Install torch (a CUDA build) and run `make bench` again.\n"
+             "Without PyTorch, `fagen bench SPEC` times fagen alone.")
+
+import fagen_ctypes as fagen
+
+TOKENS, WIDTH = 16384, 2048  # of every configuration: batch * seq, heads * d
+PASSES = ("forward", "backward")
+
+
+class Case:
+    def __init__(self, d, causal, seq, batch=None, heads=None, heads_kv=None):
+        self.d, self.causal, self.seq = d, causal, seq
+        self.batch = batch or TOKENS // seq
+        self.heads = heads or WIDTH // d
+        self.heads_kv = heads_kv or self.heads
+
+    def flops(self, which):
+        f = 4.0 * self.batch * self.heads * self.seq * self.seq * self.d / (2 if self.causal else 1)
+        return f * 2.5 if which == "backward" else f
+
+    def spec(self):
+        group = self.heads // self.heads_kv
+        return f"head_dim: {self.d}\ndtype: bf16\npasses: [forward, backward]\nkv_group: {group}\n" + ("mask: causal\n" if self.causal else "")
+
+    def label(self):
+        return f"{self.d} | {'causal' if self.causal else 'full'} | {self.batch} | {self.seq} | {self.heads}/{self.heads_kv}"
+
+
+def cases_default():
+    seqs = (512, 1024, 2048, 4096, 8192, 16384)
+    main = [Case(d, causal, s) for d in (64, 128) for causal in (False, True) for s in seqs]
+    wide = [Case(256, causal, s) for causal in (False, True) for s in (1024, 4096, 16384)]
+    odd = [Case(96, True, 2048, 4, 16), Case(96, True, 8192, 2, 20), Case(128, True, 8192, 1, 32, 8), Case(128, False, 4096, 2, 32, 8),
+           Case(128, True, 4000, 4, 16), Case(64, False, 4095, 4, 32)]
+    return main + wide + odd
+
+
+def cases_quick():
+    return [Case(d, causal, s) for d in (64, 128) for causal in (False, True) for s in (1024, 4096, 16384)]
+
+
+# ---- peers: each gives {pass: callable}, and its results for the comparison ----
+
+class Fagen:
+    def __init__(self, runtime, spec, case, data, naive=False):
+        self.kernel = runtime.kernel(spec, case.batch, case.heads, case.heads_kv, case.seq, case.seq, naive=naive)
+        q, k, v, dout = data
+        self.out, self.lse = torch.full_like(q, math.nan), torch.full(q.shape[:3], math.nan, device="cuda")
+        self.grads = [torch.full_like(t, math.nan) for t in (q, k, v)]
+        size = self.kernel.workspace_size(self.kernel.args(q, k, v, self.out, self.lse))
+        self.workspace = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
+        self.forward_args = self.kernel.args(q, k, v, self.out, self.lse, workspace=self.workspace)
+        self.backward_args = self.kernel.args(q, k, v, self.out, self.lse, dout, *self.grads, workspace=self.workspace)
+        self.run = {"forward": lambda: self.kernel.forward(self.forward_args, stream()),
+                    "backward": lambda: self.kernel.backward(self.backward_args, stream())}
+
+    def results(self):
+        self.run["forward"]()
+        self.run["backward"]()
+        return [self.out, *self.grads]
+
+
+class Sdpa:
+    def __init__(self, backend, case, data):
+        q, k, v, dout = data
+        inputs = [t.detach().requires_grad_() for t in (q, k, v)]
+        gqa = {"enable_gqa": True} if case.heads != case.heads_kv else {}
+
+        def forward():
+            with sdpa_kernel(backend):
+                return F.scaled_dot_product_attention(*inputs, is_causal=case.causal, **gqa)
+
+        self.out = forward()
+        self.grads = lambda: torch.autograd.grad(self.out, inputs, dout, retain_graph=True)
+        self.run = {"forward": lambda: forward(), "backward": self.grads}
+        self.grads()
+
+    def results(self):
+        return [self.out.detach(), *self.grads()]
+
+
+def stream():
+    return torch.cuda.current_stream().cuda_stream
+
+
+def peer_make(make):
+    """A peer that cannot do the case is left out of its row."""
+    try:
+        peer = make()
+        torch.cuda.synchronize()
+        return peer
+    except (RuntimeError, torch.OutOfMemoryError):
+        return None
+
+
+def differences(ours, theirs):
+    """What is wrong, in words, for results of bf16: two right kernels differ by a few roundings."""
+    wrong = []
+    for name, a, b in zip(("out", "dquery", "dkey", "dvalue"), ours, theirs):
+        worst = norm = apart = 0.0
+        for x, y in zip(a, b):  # by batch, to keep float32 copies small
+            x, y = x.float(), y.float()
+            norm, apart = norm + float((y * y).sum()), apart + float(((x - y) ** 2).sum())
+            worst = max(worst, float((x - y).abs().max()) / max(float(y.abs().max()), 1e-30))
+        relative = math.sqrt(apart / max(norm, 1e-30))
+        if not (relative <= 0.02 and worst <= 2.0 ** -5):  # NaN fails
+            wrong.append(f"{name} differs by {relative:.2%} in norm, {worst:.2%} of the largest value at most")
+    return "; ".join(wrong)
+
+
+# ---- time ----
+
+def time_round_robin(runs, seconds):
+    """{name: microseconds}: median over rounds, every peer once in each. The queue is kept full, so the host is not timed."""
+    def rounds(n):
+        events = {name: [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n)] for name in runs}
+        for i in range(n):
+            torch.cuda._sleep(1_000_000)  # clocks: the host gets ahead
+            for name, run in runs.items():
+                events[name][i][0].record()
+                run()
+                events[name][i][1].record()
+        torch.cuda.synchronize()
+        return {name: [a.elapsed_time(b) * 1e3 for a, b in pairs] for name, pairs in events.items()}
+
+    warm = rounds(2)
+    once = sum(t[-1] for t in warm.values()) * 1e-6 + 6e-4
+    measured = rounds(max(5, min(40, int(seconds / once))))
+    return {name: statistics.median(t) for name, t in measured.items()}
+
+
+def case_run(runtime, case, options, gpu, folder):
+    """{pass: {peer: us, "predicted": us}}."""
+    b, s, d = case.batch, case.seq, case.d
+    torch.manual_seed(1)
+    new = lambda heads: torch.randn(b, heads, s, d, device="cuda", dtype=torch.bfloat16)
+    data = (new(case.heads), new(case.heads_kv), new(case.heads_kv), new(case.heads))
+    path = folder / f"d{d}_{'causal' if case.causal else 'full'}_g{case.heads // case.heads_kv}.yaml"
+    path.write_text(case.spec())
+    spec = runtime.spec(case.spec(), path.name)
+
+    ours = Fagen(runtime, spec, case, data)
+    peers = {"fagen": ours, "FA2": peer_make(lambda: Sdpa(SDPBackend.FLASH_ATTENTION, case, data)),
+             "cuDNN": peer_make(lambda: Sdpa(SDPBackend.CUDNN_ATTENTION, case, data))}
+    if options.math and s <= 2048:
+        peers["math"] = peer_make(lambda: Sdpa(SDPBackend.MATH, case, data))
+    peers = {name: p for name, p in peers.items() if p}
+    yardstick = peers.get("FA2") or peers.get("cuDNN")
+    if yardstick is None:
+        raise fagen.FagenError("neither FlashAttention-2 nor cuDNN of PyTorch runs here: there is nothing to compare with")
+    wrong = differences(ours.results(), yardstick.results())
+    if wrong:
+        raise fagen.FagenError(f"{case.label()}: fagen and PyTorch disagree, so nothing is timed: {wrong}")
+
+    predicted = fagen.predictions(path, gpu, b, case.heads, case.heads_kv, s)
+    rows = {}
+    for which in PASSES:
+        rows[which] = time_round_robin({name: p.run[which] for name, p in peers.items()}, options.seconds)
+        if which in predicted:
+            rows[which]["predicted"] = predicted[which][0]
+    if s <= options.standard_up_to:
+        del peers
+        standard = peer_make(lambda: Fagen(runtime, spec, case, data, naive=True))
+        if standard:
+            wrong = differences(standard.results(), ours.results())
+            if wrong:
+                raise fagen.FagenError(f"{case.label()}: fagen and its naive kernels disagree: {wrong}")
+            for which in PASSES:
+                rows[which]["standard"] = time_round_robin({"standard": standard.run[which]}, 0.02)["standard"]
+    return rows
+
+
+# ---- tables ----
+
+def table(results, which, names):
+    number = lambda x, form: form.format(x) if x is not None else "-"
+    lines = [f"| d | mask | batch | seq | heads/kv | {' | '.join(names)} | fagen/FA2 | fagen/cuDNN | predicted/measured |",
+             "|" + "---|" * (8 + len(names))]
+    for case, rows in results:
+        us = rows[which]
+        rate = lambda name: case.flops(which) / us[name] * 1e-6 if name in us else None
+        ratio = lambda name: us[name] / us["fagen"] if name in us else None
+        cells = [number(rate(n), "{:.0f}") for n in names] + [number(ratio(n), "{:.2f}") for n in ("FA2", "cuDNN", "predicted")]
+        lines.append(f"| {case.label()} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def summary(results):
+    lines = []
+    for which in PASSES:
+        for d in sorted({case.d for case, _ in results}):
+            chosen = [r[which] for case, r in results if case.d == d and case.seq >= 1024]
+            for peer in ("FA2", "cuDNN"):
+                ratios = [us[peer] / us["fagen"] for us in chosen if peer in us]
+                if ratios:
+                    lines.append(f"{which} d {d}, seq >= 1024: {min(ratios):.2f} to {max(ratios):.2f} of {peer}, "
+                                 f"geometric mean {statistics.geometric_mean(ratios):.2f}")
+    predicted = [r[w]["predicted"] / r[w]["fagen"] for _, r in results for w in PASSES if "predicted" in r[w]]
+    if predicted:
+        lines.append(f"predicted/measured: {min(predicted):.2f} to {max(predicted):.2f}, geometric mean {statistics.geometric_mean(predicted):.2f}")
+    return "\n".join("- " + line for line in lines)
+
+
+def report(results, runtime, seconds):
+    names = [n for n in ("fagen", "FA2", "cuDNN", "math", "standard") if any(n in r[w] for _, r in results for w in PASSES)]
+    p = torch.cuda.get_device_properties(0)
+    cudnn = torch.backends.cudnn.version()
+    head = (f"# fagen beside its peers on {p.name}\n\n{datetime.date.today()}, fagen {runtime.version()}, {p.multi_processor_count} SMs, PyTorch "
+            f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}. bf16, random normal data, layout [batch, head, seq, dim]. TFLOP/s, median of "
+            "rounds in which every peer runs once; FLOPs: forward 4*b*h*s*s*d, half of it when causal, backward 2.5 times that. FA2, cuDNN and math are "
+            "backends of PyTorch's scaled_dot_product_attention; standard is fagen's own naive kernels, scores in memory in float32. "
+            f"The run took {seconds:.0f} s. Written by `make bench`.")
+    parts = [head] + [f"## {w.capitalize()}\n\n{table(results, w, names)}" for w in PASSES] + ["## Summary\n\n" + summary(results)]
+    return "\n\n".join(parts) + "\n"
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--quick", action="store_true", help="12 configurations instead of all")
+    p.add_argument("--d", type=int, action="append", help="only this head dimension (may be repeated)")
+    p.add_argument("--math", action="store_true", help="PyTorch's math backend too, up to seq 2048")
+    p.add_argument("--standard-up-to", type=int, default=None, metavar="SEQ",
+                   help="time the naive kernels up to this length (default: 2048; 0 with --quick)")
+    p.add_argument("--seconds", type=float, default=None, help="of measurement for each configuration and pass (default 0.3; 0.15 with --quick)")
+    p.add_argument("--limit", type=float, default=None, help="start no configuration after this many seconds (default 140; 36 with --quick)")
+    p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the figures (default: bench/results/<gpu>.md)")
+    o = p.parse_args()
+    pick = lambda given, full, quick: given if given is not None else quick if o.quick else full
+    o.standard_up_to, o.seconds, o.limit = pick(o.standard_up_to, 2048, 0), pick(o.seconds, 0.3, 0.15), pick(o.limit, 140, 36)
+    if not torch.cuda.is_available():
+        print("bench: no GPU that PyTorch can use; the peers are timed on a GPU only", file=sys.stderr)
+        return 3
+
+    began = time.monotonic()
+    cases = [case for case in (cases_quick() if o.quick else cases_default()) if not o.d or case.d in o.d]
+    results, failed, skipped = [], [], 0
+    try:
+        runtime = fagen.Runtime()
+        name = torch.cuda.get_device_name(0)
+        gpu = fagen.device_name(name)
+    except (fagen.FagenError, OSError) as e:
+        print(f"bench: {e}", file=sys.stderr)
+        return 3
+    torch.cuda.init()
+    torch.empty(1, device="cuda")  # the primary context, which fagen then shares
+    with tempfile.TemporaryDirectory() as folder:
+        for case in cases:
+            if time.monotonic() - began > o.limit:
+                skipped += 1
+                continue
+            try:
+                rows = case_run(runtime, case, o, gpu, pathlib.Path(folder))
+                results.append((case, rows))
+                print(f"{case.label()}  " + "  ".join(
+                    f"{w} {case.flops(w) / rows[w]['fagen'] * 1e-6:.0f} TFLOP/s" + "".join(
+                        f", {rows[w][n] / rows[w]['fagen']:.2f} of {n}" for n in ("FA2", "cuDNN") if n in rows[w]) for w in PASSES),
+                    file=sys.stderr, flush=True)
+            except (fagen.FagenError, torch.OutOfMemoryError) as e:
+                failed.append(str(e))
+                print(f"bench: {e}", file=sys.stderr, flush=True)
+            torch.cuda.empty_cache()
+    if results:
+        text = report(results, runtime, time.monotonic() - began)
+        print(text)
+        if o.write is not None:
+            path = pathlib.Path(o.write) if o.write else HERE / "results" / f"{(gpu or name).lower().replace(' ', '-')}.md"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"written to {path}", file=sys.stderr)
+    if skipped:
+        print(f"bench: {skipped} configurations were not run: {o.limit:.0f} s were over (--limit)", file=sys.stderr)
+    for line in failed:
+        print(f"bench: {line}", file=sys.stderr)
+    return 4 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
