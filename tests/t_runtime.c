@@ -252,9 +252,6 @@ START_TEST(a_class_has_one_kernel)
 		ck_assert_msg(!fagen_kernel_get_naive(&other, rt, spec, &p, 0, &error), "%s", error.message);
 		ck_assert_ptr_eq(other, naive);
 	}
-	p.seqlen_k = 1025;
-	ck_assert_msg(!fagen_kernel_get(&other, rt, spec, &p, 0, &error), "%s", error.message);
-	ck_assert_ptr_eq(other, k);
 	ck_assert_int_eq(fake.state->libraries, 3);
 	const int calls = fake.state->calls;
 	fagen_spec *twin = parse(rt, SPEC "# the same, once more\n");
@@ -617,7 +614,8 @@ START_TEST(the_example_runs)
 {
 	char folder[512], command[2048], output[4096];
 	test_folder(folder);
-	snprintf(command, sizeof command, "cd / && LD_LIBRARY_PATH='%s/fake:%s/..' FAGEN_CACHE_DIR='%s' '%s/../examples/embed' 2>&1",
+	/* It leaves its device memory to the end of the process, which the fake has from malloc. */
+	snprintf(command, sizeof command, "cd / && ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake:%s/..' FAGEN_CACHE_DIR='%s' '%s/../examples/embed' 2>&1",
 	         folder, folder, cache, folder);
 	const int status = run_shell(output, sizeof output, command);
 	ck_assert_msg(!status, "%s", output);
