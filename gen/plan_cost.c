@@ -14,7 +14,8 @@ enum {
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
 	REG_UNIT = 8,        /* registers are allocated per thread in multiples of this */
 	ELEMENT = 2,         /* bytes of an operand */
-	PARTIAL_OPS = 4      /* lane operations that test one cell of a partial tile */
+	PARTIAL_OPS = 4,     /* lane operations that test one cell of a partial tile */
+	NARROW_OPS = 3       /* lane operations that load one element when rows are not 16-byte aligned */
 };
 /* Share of the DRAM bandwidth that a copy reaches: 4.30 of 4.8 TB/s on an H200. */
 static const double hbm_reached = 0.9;
@@ -42,10 +43,10 @@ static double soft_max(const double clocks[COST_COUNT], double warps)
 }
 
 /* Clocks of one SM for one visited tile while `together` CTAs share it: what they can do in common, or the chain of waits
- * of one CTA divided among them, whichever is longer. */
-static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together)
+ * of one CTA divided among them, whichever is longer. ahead: loads are issued before their tile's turn. */
+static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together, bool ahead)
 {
-	const double fixed = tile_warp_clocks * c->warps / 4, stall = c->stages > 1 ? 0 : load_clocks;
+	const double fixed = tile_warp_clocks * c->warps / 4, stall = ahead ? 0 : load_clocks;
 	const double common = soft_max(clocks, together * c->warps) + fixed;
 	const double chain = (soft_max(clocks, c->warps) + fixed + stall) / together;
 	return common > chain ? common : chain;
@@ -226,9 +227,12 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
 	const double busy_sms = ctas < device->sms ? ctas : device->sms;
 	clocks[COST_ALU] += tiles > 0 ? visits.partial / visits.tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
+	const bool narrow = problem->align < 16;
+	if (narrow)
+		clocks[COST_ALU] += (double)walk.inner_tile * (spec->head_dim_qk + spec->head_dim_v) * NARROW_OPS / device->alu_clk;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
-	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
+	double on_chip = tiles * tile_clocks(c, clocks, together, c->stages > 1 && !narrow) / (device->sms * clock);
 	const double cta_tiles = visits.most * (outer_heads < heads_q ? group : 1);
 	if (tiles > 0) {
 		const double evenness = tiles / ctas / cta_tiles; /* 1: all CTAs do the same work */
@@ -304,7 +308,7 @@ double visible_cells(const struct program *program, const struct problem *proble
 }
 
 /* Standard attention keeps a float32 score matrix in memory. Forward: written, read and written by the softmax, read
- * again. Backward: P is recomputed and written, dP written, dS made of both and written, P read once more and dS twice. */
+ * again. Backward: P is recomputed and written, read to make dS, which is written; dQ reads dS, dK and dV read both. */
 double standard_bytes(const struct spec *spec, const struct problem *problem, enum pass pass)
 {
 	const double rows_q = (double)problem->batch * (double)problem->heads_q * (double)problem->seqlen_q;
@@ -313,5 +317,5 @@ double standard_bytes(const struct spec *spec, const struct problem *problem, en
 	const double scores = 4 * rows_q * (double)problem->seqlen_k;
 	if (pass == PASS_FORWARD)
 		return 4 * scores + rows_q * both + rows_k * both;
-	return 8 * scores + 2 * rows_q * both + 2 * rows_k * both;
+	return 6 * scores + 2 * rows_q * both + 2 * rows_k * both;
 }

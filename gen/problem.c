@@ -55,12 +55,14 @@ int problem_check(const struct problem *problem, int kv_group, struct diag *diag
 	if (problem->heads_q % unit != 0 || problem->heads_q < problem->heads_kv) {
 		const int64_t below = problem->heads_q / unit * unit;
 		const int64_t least = unit > problem->heads_kv ? unit : problem->heads_kv;
-		diag_fail(diag,
-		          "heads_q is %" PRId64 " and heads_kv %" PRId64 "%s: every key/value head must serve the same number of query heads. "
-		          "The nearest legal heads_q are %" PRId64 " and %" PRId64 ".",
-		          problem->heads_q, problem->heads_kv, kv_group > 0 ? ", and the spec says how many share one" : "",
-		          below > least ? below : least, below + unit > least ? below + unit : least + unit);
-		return -1;
+		char group[48] = "";
+		if (kv_group > 0)
+			snprintf(group, sizeof group, " (kv_group %d in the spec)", kv_group);
+		return diag_fail(diag,
+		                 "heads_q is %" PRId64 " and heads_kv %" PRId64 "%s: every key/value head must serve the same number of query "
+		                 "heads. The nearest legal heads_q are %" PRId64 " and %" PRId64 ".",
+		                 problem->heads_q, problem->heads_kv, group, below > least ? below : least,
+		                 below + unit > least ? below + unit : least + unit);
 	}
 	if (kv_group != 0 && problem->heads_kv != problem->heads_q / kv_group)
 		return diag_fail(diag,
