@@ -19,8 +19,9 @@ try:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     import torch.nn.functional as F
 except ImportError:
-    sys.exit("bench: PyTorch is missing; it gives the peers and the memory. Install torch (a CUDA build) and run `make bench` again.\n"
-             "Without PyTorch, `fagen bench SPEC` times fagen alone.")
+    print("bench: PyTorch is missing; it gives the peers and the memory. Install torch (a CUDA build) and run `make bench` again.\n"
+          "Without PyTorch, `fagen bench SPEC` times fagen alone.", file=sys.stderr)
+    sys.exit(3)
 
 import fagen_ctypes as fagen
 
