@@ -97,14 +97,18 @@ void place_find(struct store *store, const struct store_config *config)
 static int make_path(const char *dir)
 {
 	char path[STORE_DIR_MAX];
+	int refused = 0; /* a folder that exists may answer EROFS or EACCES as well; if it does not, that was the reason */
 	snprintf(path, sizeof path, "%s", dir);
 	for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
 		*slash = '\0';
-		if (mkdirat(AT_FDCWD, path, 0700) != 0 && errno != EEXIST && errno != EROFS && errno != EACCES)
-			return -1;
+		if (mkdirat(AT_FDCWD, path, 0700) != 0 && errno != EEXIST && !refused)
+			refused = errno;
 		*slash = '/';
 	}
-	return mkdirat(AT_FDCWD, path, 0700) != 0 && errno != EEXIST ? -1 : 0;
+	if (mkdirat(AT_FDCWD, path, 0700) == 0 || errno == EEXIST)
+		return 0;
+	errno = errno == ENOENT && refused ? refused : errno;
+	return -1;
 }
 
 static int check_folder(struct store *store, int fd, const char *path)
@@ -115,11 +119,11 @@ static int check_folder(struct store *store, int fd, const char *path)
 	if (place_trusted(&st))
 		return 0;
 	if (st.st_uid != geteuid() && st.st_uid != 0)
-		store_remark(store, "cache folder %s/%s belongs to user %ld and not to this one (%ld); it is not used",
-		             store->dir, path, (long)st.st_uid, (long)geteuid());
+		store_remark(store, "cache folder %s%s%s belongs to user %ld and not to this one (%ld); it is not used",
+		             store->dir, path[0] ? "/" : "", path, (long)st.st_uid, (long)geteuid());
 	else
-		store_remark(store, "cache folder %s/%s can be written by others (mode %03o); it is not used until `chmod go-w` "
-		             "closes it", store->dir, path, (unsigned)(st.st_mode & 0777));
+		store_remark(store, "cache folder %s%s%s can be written by others (mode %03o); it is not used until `chmod go-w` "
+		             "closes it", store->dir, path[0] ? "/" : "", path, (unsigned)(st.st_mode & 0777));
 	errno = EPERM;
 	return -1;
 }
@@ -153,8 +157,9 @@ int place_open(struct store *store, const char *sub, bool create)
 	for (char *rest = names, *name; at >= 0 && (name = strsep(&rest, "/"));) {
 		snprintf(path + strlen(path), sizeof path - strlen(path), "%s%s", path[0] ? "/" : "", name);
 		const bool made = create && mkdirat(at, name, 0700) == 0;
+		const int refused = create && !made ? errno : 0;
 		int next = openat(at, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-		int why = errno;
+		int why = next < 0 && errno == ENOENT && refused ? refused : errno;
 		if (next >= 0 && check_folder(store, next, path) != 0) {
 			why = errno;
 			close(next);
