@@ -12,7 +12,9 @@
  *               current, or in the device's primary context when none is, and leaves the current context as it was.
  *   Structs     Set struct_size to sizeof the struct as you compiled it; fields you do not know of are zero. Zero is
  *               the default of every field.
- *   fork        A CUDA context does not survive fork: open a new runtime in the child. */
+ *               An fagen_error without struct_size is left as it is.
+ *   fork        A CUDA context does not survive fork: fork before the first fagen_kernel_get, or start the child as a
+ *               new program. A child that uses a started runtime gets FAGEN_ERROR_DRIVER; it may close it. */
 #ifndef FAGEN_H
 #define FAGEN_H
 

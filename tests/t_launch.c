@@ -9,16 +9,16 @@
 Suite *suite(void);
 
 /* The linker sends the library's calls here (-Wl,--wrap). */
-static int allocations, locks;
+static int allocations, fail_allocation, locks; /* fail_allocation: the number of the one that gives NULL; 0: none */
 void *__real_malloc(size_t n);
 void *__wrap_malloc(size_t n);
-void *__wrap_malloc(size_t n) { allocations++; return __real_malloc(n); }
+void *__wrap_malloc(size_t n) { return ++allocations == fail_allocation ? NULL : __real_malloc(n); }
 void *__real_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size) { allocations++; return __real_calloc(n, size); }
+void *__wrap_calloc(size_t n, size_t size) { return ++allocations == fail_allocation ? NULL : __real_calloc(n, size); }
 void *__real_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n);
-void *__wrap_realloc(void *p, size_t n) { allocations++; return __real_realloc(p, n); }
+void *__wrap_realloc(void *p, size_t n) { return ++allocations == fail_allocation ? NULL : __real_realloc(p, n); }
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m) { locks++; return __real_pthread_mutex_lock(m); }
@@ -536,6 +536,30 @@ START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
 }
 END_TEST
 
+START_TEST(opening_without_memory)
+{
+	int n = 0;
+	for (;;) {
+		fagen_runtime *opened = NULL;
+		const fagen_config config = {.struct_size = sizeof config, .cache_dir = "/nonexistent", .templates_dir = "/nonexistent"};
+		allocations = 0;
+		fail_allocation = ++n;
+		const int rc = fagen_open(&opened, &config, &error);
+		const int made = allocations;
+		fail_allocation = 0;
+		if (made < n) {
+			ck_assert_int_eq(rc, FAGEN_OK);
+			fagen_close(opened);
+			break;
+		}
+		ck_assert_int_eq(rc, FAGEN_ERROR_MEMORY);
+		ck_assert_ptr_null(opened);
+		ck_assert_ptr_nonnull(strstr(error.message, "memory"));
+	}
+	ck_assert_int_gt(n, 4);
+}
+END_TEST
+
 /* ---- structs across versions -------------------------------------------------------------------------------------- */
 
 START_TEST(struct_size_rules)
@@ -606,6 +630,7 @@ Suite *suite(void)
 	tcase_add_test(t, the_current_context_is_kept);
 	tcase_add_test(t, every_failing_call_is_reported_and_undone);
 	tcase_add_test(t, a_launch_takes_no_lock_and_allocates_nothing);
+	tcase_add_test(t, opening_without_memory);
 	tcase_add_test(t, struct_size_rules);
 	tcase_add_test(t, the_error_object_is_optional_and_never_overrun);
 	suite_add_tcase(s, t);
