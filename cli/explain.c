@@ -20,17 +20,20 @@ struct request { /* 0 or NULL: as the spec assumes */
 static void usage(FILE *out)
 {
 	fputs("usage: fagen explain SPEC [options]\n"
-	      "Prints the plan of each pass: candidates with every cost, the rejected with reasons, memory traffic beside standard\n"
+	      "Prints the plan of each pass: candidates with every cost, the rejected with reasons, memory traffic "
+	      "beside standard\n"
 	      "attention, predicted time and what bounds it.\n"
 	      "  --gpu NAME        plan for this GPU (default: the first listed below whose target the spec names)\n"
-	      "  --target NAME     plan code for this target (default: the GPU's best; with no --gpu, for the target's usual GPU)\n"
+	      "  --target NAME     plan code for this target (default: the GPU's best; with no --gpu, for the target's "
+	      "usual GPU)\n"
 	      "  --batch N --heads N --heads-kv N --seq N --seq-q N --seq-k N\n"
 	      "                    the problem (default: as the spec assumes)\n"
 	      "  --align 16|2      multiple of bytes of every pointer and stride\n"
 	      "  --pass NAME       forward or backward\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n"
-	      "GPUs:", out);
+	      "GPUs:",
+	      out);
 	for (int i = 0; i < device_count; i++)
 		fprintf(out, "%s %s", i ? "," : "", device_table[i].name);
 	fputs("\n", out);
@@ -42,7 +45,8 @@ static int number_read(int64_t *value, const char *option, const char *text, int
 	errno = 0;
 	const long long n = strtoll(text, &end, 10);
 	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > INT32_MAX) {
-		fprintf(stderr, "fagen explain: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least, INT32_MAX, text);
+		fprintf(stderr, "fagen explain: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least,
+		        INT32_MAX, text);
 		return -1;
 	}
 	*value = n;
@@ -54,12 +58,19 @@ static int request_read(struct request *r, int argc, char **argv)
 {
 	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, ALIGN, GPU, TARGET, PASS, JSON };
 	static const struct option options[] = {
-		{"batch", required_argument, NULL, BATCH}, {"heads", required_argument, NULL, HEADS},
-		{"heads-kv", required_argument, NULL, HEADS_KV}, {"seq", required_argument, NULL, SEQ},
-		{"seq-q", required_argument, NULL, SEQ_Q}, {"seq-k", required_argument, NULL, SEQ_K},
-		{"align", required_argument, NULL, ALIGN}, {"gpu", required_argument, NULL, GPU},
-		{"target", required_argument, NULL, TARGET}, {"pass", required_argument, NULL, PASS}, {"json", no_argument, NULL, JSON},
-		{"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+	    {"batch", required_argument, NULL, BATCH},
+	    {"heads", required_argument, NULL, HEADS},
+	    {"heads-kv", required_argument, NULL, HEADS_KV},
+	    {"seq", required_argument, NULL, SEQ},
+	    {"seq-q", required_argument, NULL, SEQ_Q},
+	    {"seq-k", required_argument, NULL, SEQ_K},
+	    {"align", required_argument, NULL, ALIGN},
+	    {"gpu", required_argument, NULL, GPU},
+	    {"target", required_argument, NULL, TARGET},
+	    {"pass", required_argument, NULL, PASS},
+	    {"json", no_argument, NULL, JSON},
+	    {"help", no_argument, NULL, 'h'},
+	    {NULL, 0, NULL, 0},
 	};
 	int option, index = 0, bad = 0;
 	int64_t align = 0;
@@ -67,16 +78,26 @@ static int request_read(struct request *r, int argc, char **argv)
 	optind = 0; /* starts getopt anew, whoever used it before */
 	while ((option = getopt_long(argc, argv, "h", options, &index)) != -1) {
 		switch (option) {
-		case BATCH: bad |= number_read(&r->batch, "batch", optarg, 0), r->batch_given = true; break;
-		case HEADS: bad |= number_read(&r->heads, "heads", optarg, 1); break;
-		case HEADS_KV: bad |= number_read(&r->heads_kv, "heads-kv", optarg, 1); break;
+		case BATCH:
+			bad |= number_read(&r->batch, "batch", optarg, 0), r->batch_given = true;
+			break;
+		case HEADS:
+			bad |= number_read(&r->heads, "heads", optarg, 1);
+			break;
+		case HEADS_KV:
+			bad |= number_read(&r->heads_kv, "heads-kv", optarg, 1);
+			break;
 		case SEQ:
 			bad |= number_read(&r->seq_q, "seq", optarg, 0);
 			r->seq_k = r->seq_q;
 			r->seq_q_given = r->seq_k_given = true;
 			break;
-		case SEQ_Q: bad |= number_read(&r->seq_q, "seq-q", optarg, 0), r->seq_q_given = true; break;
-		case SEQ_K: bad |= number_read(&r->seq_k, "seq-k", optarg, 0), r->seq_k_given = true; break;
+		case SEQ_Q:
+			bad |= number_read(&r->seq_q, "seq-q", optarg, 0), r->seq_q_given = true;
+			break;
+		case SEQ_K:
+			bad |= number_read(&r->seq_k, "seq-k", optarg, 0), r->seq_k_given = true;
+			break;
 		case ALIGN:
 			bad |= number_read(&align, "align", optarg, 2);
 			if (!bad && align != 2 && align != 16) {
@@ -85,8 +106,12 @@ static int request_read(struct request *r, int argc, char **argv)
 			}
 			r->align = (int)align;
 			break;
-		case GPU: r->gpu = optarg; break;
-		case TARGET: r->target = optarg; break;
+		case GPU:
+			r->gpu = optarg;
+			break;
+		case TARGET:
+			r->target = optarg;
+			break;
 		case PASS:
 			if (strcmp(optarg, "forward") == 0) {
 				r->pass = PASS_FORWARD;
@@ -97,9 +122,14 @@ static int request_read(struct request *r, int argc, char **argv)
 				bad = -1;
 			}
 			break;
-		case JSON: r->json = true; break;
-		case 'h': usage(stdout); return -1;
-		default: bad = -1;
+		case JSON:
+			r->json = true;
+			break;
+		case 'h':
+			usage(stdout);
+			return -1;
+		default:
+			bad = -1;
 		}
 	}
 	if (!bad && optind + 1 != argc) {
@@ -127,8 +157,9 @@ static void problem_make(struct problem *problem, const struct request *r, const
 		problem->seqlen_k = r->seq_k;
 	if (r->align)
 		problem->align = r->align;
-	const int64_t group = spec->kv_group ? spec->kv_group
-	                      : spec->assume.heads_kv > 0 ? spec->assume.heads_q / spec->assume.heads_kv : 1;
+	const int64_t group = spec->kv_group              ? spec->kv_group
+	                      : spec->assume.heads_kv > 0 ? spec->assume.heads_q / spec->assume.heads_kv
+	                                                  : 1;
 	if (r->heads) {
 		problem->heads_q = r->heads;
 		problem->heads_kv = group > 0 && r->heads >= group ? r->heads / group : 1;
@@ -149,8 +180,8 @@ static const struct device *device_default(const struct spec *spec)
 	return &device_table[0];
 }
 
-static int machine_choose(const struct device **device, const struct target **target, const struct request *r, const struct spec *spec,
-                          struct diag *diag)
+static int machine_choose(const struct device **device, const struct target **target, const struct request *r,
+                          const struct spec *spec, struct diag *diag)
 {
 	const char *names[64];
 	*target = NULL;
@@ -160,16 +191,20 @@ static int machine_choose(const struct device **device, const struct target **ta
 			names[i] = target_table[i].name;
 		const char *nearest = diag_nearest(r->target, names, TARGET_COUNT);
 		if ((*target = target_find(r->target)) == NULL)
-			return diag_fail(diag, "No target is called '%s'. Targets are sm_80, sm_86, sm_89, sm_90a, sm_100f, sm_120f.%s%s%s", r->target,
-			                 nearest ? " Did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+			return diag_fail(diag,
+			                 "No target is called '%s'. Targets are sm_80, sm_86, sm_89, sm_90a, sm_100f, "
+			                 "sm_120f.%s%s%s",
+			                 r->target, nearest ? " Did you mean '" : "", nearest ? nearest : "",
+			                 nearest ? "'?" : "");
 	}
 	if (r->gpu) {
 		for (int i = 0; i < device_count && i < 64; i++)
 			names[i] = device_table[i].name;
 		const char *nearest = diag_nearest(r->gpu, names, device_count < 64 ? device_count : 64);
 		if ((*device = device_find(r->gpu)) == NULL)
-			return diag_fail(diag, "No GPU is called '%s'.%s%s%s `fagen explain --help` lists those known.", r->gpu,
-			                 nearest ? " Did you mean '" : "", nearest ? nearest : "", nearest ? "'?" : "");
+			return diag_fail(diag, "No GPU is called '%s'.%s%s%s `fagen explain --help` lists those known.",
+			                 r->gpu, nearest ? " Did you mean '" : "", nearest ? nearest : "",
+			                 nearest ? "'?" : "");
 	}
 	if (!*device)
 		*device = *target ? device_for_target(*target) : device_default(spec);
@@ -177,7 +212,8 @@ static int machine_choose(const struct device **device, const struct target **ta
 	if (!*target)
 		*target = own;
 	if (!target_runs_on(*target, own->cc))
-		return diag_fail(diag, "Code for %s does not run on %s; its best target is %s.", (*target)->name, (*device)->name, own->name);
+		return diag_fail(diag, "Code for %s does not run on %s; its best target is %s.", (*target)->name,
+		                 (*device)->name, own->name);
 	return 0;
 }
 
@@ -213,7 +249,8 @@ static void spec_summary(struct text *text, const struct spec *spec)
 	if (spec->keep_256 == DROPOUT_LEVELS)
 		text_puts(text, "  dropout      none\n");
 	else
-		text_addf(text, "  dropout      %g asked, %d/%d of the cells kept\n", spec->dropout, spec->keep_256, DROPOUT_LEVELS);
+		text_addf(text, "  dropout      %g asked, %d/%d of the cells kept\n", spec->dropout, spec->keep_256,
+		          DROPOUT_LEVELS);
 }
 
 static void dropout_json(struct text *text, const struct spec *spec)
@@ -250,7 +287,8 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	if (problem_check(&problem, spec.kv_group, diag) != 0)
 		goto out;
 	if (r->pass >= 0 && !spec.passes[r->pass]) {
-		diag_fail(diag, "The spec has no %s pass; its `passes` must name it.", r->pass == PASS_FORWARD ? "forward" : "backward");
+		diag_fail(diag, "The spec has no %s pass; its `passes` must name it.",
+		          r->pass == PASS_FORWARD ? "forward" : "backward");
 		goto out;
 	}
 	r->json ? dropout_json(text, &spec) : spec_summary(text, &spec);

@@ -10,17 +10,17 @@ struct template_model {
 	enum pass pass;
 	bool naive;         /* never searched: the comparator */
 	int cc_min;         /* runs on targets of at least this compute capability */
-	int cc_max;         /* and at most this one; 0: no upper end. Of the rows that fit, the highest cc_min serves. */
+	int cc_max;         /* and at most this one; 0: no end. Of the rows that fit, the highest cc_min serves. */
 	/* Writes at most `max` tiles to try for this spec; returns how many. */
 	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
 	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *);
 	/* Given tile_m, tile_n, warps, stages: fills smem terms and smem_bytes exactly as the skeleton's struct Smem lays
-	 * them out, the registers per thread, and in cost_us the cost of ONE visited tile in clocks of one SM by resource
-	 * (COST_HBM and COST_L2 are left to the planner, and so is the test of every cell of a partial tile). */
+	 * them out, the registers per thread, and in cost_us the cost of ONE visited tile in clocks of one SM by
+	 * resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the planner). */
 	void (*shape)(struct candidate *, const struct spec *, const struct target *, const struct device *);
-	/* Kernels, grids and workspace. The kernel with the most shared memory is the one `shape` speaks of. load_bytes and
-	 * kv_group are set by the planner. */
+	/* Kernels, grids and workspace. The kernel with the most shared memory is the one `shape` speaks of. load_bytes
+	 * and kv_group are set by the planner. */
 	void (*recipe)(struct recipe *, const struct spec *, const struct candidate *, const struct target *);
 };
 
@@ -35,7 +35,8 @@ int MUST_USE plan_with(struct plan *, const struct template_model *, const struc
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 
 /* plan_cost.c: fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
-void candidate_cost(struct candidate *, const struct spec *, const struct program *, const struct plan *, const struct recipe *);
+void candidate_cost(struct candidate *, const struct spec *, const struct program *, const struct plan *,
+                    const struct recipe *);
 void candidate_cost_naive(struct candidate *, const struct spec *, const struct plan *, const struct recipe *);
 /* Resident CTAs per SM; 0 and a reason when not even one fits. */
 int candidate_occupancy(struct candidate *, const struct target *);

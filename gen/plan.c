@@ -20,8 +20,8 @@ static bool is_auto(const struct tile_request *wish) { return !wish->m && !wish-
 
 /* The template's own tiles that match the wish; a wish outside that list is tried with every number of warps and stages
  * it leaves open. */
-static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model, const struct spec *spec,
-                         const struct target *target, const struct tile_request *wish)
+static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model,
+                         const struct spec *spec, const struct target *target, const struct tile_request *wish)
 {
 	static const int warps[] = {4, 8, 2, 1, 16}, stages[] = {1, 2, 3, 4};
 	const int offered = model->tiles(tile, CANDIDATES_MAX, spec, target);
@@ -74,7 +74,8 @@ static void candidate_add(struct plan *plan, const struct template_model *model,
 	else
 		candidate_cost(c, spec, program, plan, &recipe);
 	if (c->ctas < 0)
-		snprintf(c->reason, sizeof c->reason, "grid: more than 2147483647 CTAs; split the batch or take a larger tile");
+		snprintf(c->reason, sizeof c->reason,
+		         "grid: more than 2147483647 CTAs; split the batch or take a larger tile");
 }
 
 /* The fastest; of equals the first enumerated. Rounding must not decide, so a later one has to be clearly faster. */
@@ -92,7 +93,8 @@ static int candidate_choose(const struct plan *plan)
 /* How far a tile is from a wish, a step being a factor of two in one number. */
 static double tile_distance(const struct tile_request *tile, const struct tile_request *wish)
 {
-	const int have[] = {tile->m, tile->n, tile->warps, tile->stages}, want[] = {wish->m, wish->n, wish->warps, wish->stages};
+	const int have[] = {tile->m, tile->n, tile->warps, tile->stages},
+	          want[] = {wish->m, wish->n, wish->warps, wish->stages};
 	double sum = 0;
 	for (int i = 0; i < 4; i++) {
 		if (want[i] <= 0 || have[i] <= 0)
@@ -157,7 +159,8 @@ static const struct candidate *candidate_telling(const struct plan *plan)
 	return best;
 }
 
-static int request_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec, struct diag *diag)
+static int request_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec,
+                          struct diag *diag)
 {
 	const struct tile_request *wish = &spec->tile[plan->pass];
 	const struct candidate *telling = candidate_telling(plan);
@@ -177,25 +180,27 @@ static int request_refuse(const struct plan *plan, const struct template_model *
 	return result;
 }
 
-static int auto_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec, struct diag *diag)
+static int auto_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec,
+                       struct diag *diag)
 {
 	const struct candidate *telling = candidate_telling(plan);
 	struct text targets = {0};
 	targets_list(&targets, spec, plan->pass, model->naive);
-	const int result = diag_fail(diag,
-	                             "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s. The nearest, m %d, n %d with %d "
-	                             "warps: %s. %s%s%s",
-	                             pass_name(plan->pass), spec->head_dim_qk, spec->head_dim_v, plan->target->name,
-	                             telling ? telling->tile_m : 0, telling ? telling->tile_n : 0, telling ? telling->warps : 0,
-	                             telling ? telling->reason : "none was offered", targets.len ? "It can be compiled for: " : "No target can run it",
-	                             text_str(&targets), ".");
+	const int result = diag_fail(
+	    diag,
+	    "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s. The nearest, m %d, n %d with %d "
+	    "warps: %s. %s%s%s",
+	    pass_name(plan->pass), spec->head_dim_qk, spec->head_dim_v, plan->target->name,
+	    telling ? telling->tile_m : 0, telling ? telling->tile_n : 0, telling ? telling->warps : 0,
+	    telling ? telling->reason : "none was offered",
+	    targets.len ? "It can be compiled for: " : "No target can run it", text_str(&targets), ".");
 	text_free(&targets);
 	return result;
 }
 
-int plan_with(struct plan *plan, const struct template_model *model, const struct spec *spec, const struct program *program,
-              const struct target *target, const struct device *device, const struct problem *problem, enum pass pass,
-              struct diag *diag)
+int plan_with(struct plan *plan, const struct template_model *model, const struct spec *spec,
+              const struct program *program, const struct target *target, const struct device *device,
+              const struct problem *problem, enum pass pass, struct diag *diag)
 {
 	if (problem_check(problem, spec->kv_group, diag) != 0)
 		return -1;
@@ -223,12 +228,13 @@ int plan_with(struct plan *plan, const struct template_model *model, const struc
 }
 
 static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const struct program *program,
-                   const struct target *target, const struct device *device, const struct problem *problem, enum pass pass,
-                   struct diag *diag)
+                   const struct target *target, const struct device *device, const struct problem *problem,
+                   enum pass pass, struct diag *diag)
 {
 	const struct template_model *model = template_find(pass, target, naive);
 	if (model == NULL)
-		return diag_fail(diag, "There is no %s template for the %s pass on %s.", naive ? "naive" : "fast", pass_name(pass), target->name);
+		return diag_fail(diag, "There is no %s template for the %s pass on %s.", naive ? "naive" : "fast",
+		                 pass_name(pass), target->name);
 	return plan_with(plan, model, spec, program, target, device, problem, pass, diag);
 }
 

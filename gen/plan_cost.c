@@ -1,8 +1,8 @@
 /* plan_cost: what one candidate costs on one problem. The IO analysis of FlashAttention (Dao et al., 2022), with tiles
  * counted exactly, and with the on-chip resources that bound a kernel long before memory does.
  *
- * A pass walks `outer` tiles, one CTA each, and streams the visited `inner` tiles past it: query tiles and keys forward,
- * key tiles and queries backward. */
+ * A pass walks `outer` tiles, one CTA each, and streams the visited `inner` tiles past it: query tiles and keys
+ * forward, key tiles and queries backward. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -10,12 +10,12 @@
 #include "gen/model.h"
 
 enum {
-	SAMPLES = 2048,      /* tiles looked at in one head; longer sequences are sampled evenly */
+	SAMPLES = 2048,       /* tiles looked at in one head; longer sequences are sampled evenly */
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
-	REG_UNIT = 8,        /* registers are allocated per thread in multiples of this */
-	ELEMENT = 2,         /* bytes of an operand */
-	PARTIAL_OPS = 4,     /* lane operations that test one cell of a partial tile */
-	NARROW_OPS = 3       /* lane operations that load one element when rows are not 16-byte aligned */
+	REG_UNIT = 8,         /* registers are allocated per thread in multiples of this */
+	ELEMENT = 2,          /* bytes of an operand */
+	PARTIAL_OPS = 4,      /* lane operations that test one cell of a partial tile */
+	NARROW_OPS = 3        /* lane operations that load one element when rows are not 16-byte aligned */
 };
 /* Share of the DRAM bandwidth that a copy reaches: 4.30 of 4.8 TB/s on an H200. */
 static const double hbm_reached = 0.9;
@@ -25,14 +25,15 @@ static const double l2_usable = 0.8;
  * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024. */
 static const double cta_clocks = 1200;
 
-/* What a visited tile costs beside its cells, clocks of one scheduler and warp: loop control, barriers, row statistics. */
+/* What a visited tile costs beside its cells, clocks of one scheduler and warp: loop control, barriers, row statistics.
+ */
 static const double tile_warp_clocks = 120;
 /* A load from L2 that was issued only when its buffer came free: one stage, nothing in flight. */
 static const double load_clocks = 900;
 
 /* The on-chip resources share issue slots and wait for each other, so what does not bound the kernel hides only partly
- * behind what does: a soft maximum (sum of t^p)^(1/p), p = 1 when nothing overlaps. p = 1.5 with two warps per scheduler
- * is fitted to FlashAttention-2 forward on an H200 at 16k; more resident warps hide more. */
+ * behind what does: a soft maximum (sum of t^p)^(1/p), p = 1 when nothing overlaps. p = 1.5 with two warps per
+ * scheduler is fitted to FlashAttention-2 forward on an H200 at 16k; more resident warps hide more. */
 static double soft_max(const double clocks[COST_COUNT], double warps)
 {
 	const double power = 1 + 0.354 * sqrt(warps / 4);
@@ -42,8 +43,8 @@ static double soft_max(const double clocks[COST_COUNT], double warps)
 	return pow(sum, 1 / power);
 }
 
-/* Clocks of one SM for one visited tile while `together` CTAs share it: what they can do in common, or the chain of waits
- * of one CTA divided among them, whichever is longer. ahead: loads are issued before their tile's turn. */
+/* Clocks of one SM for one visited tile while `together` CTAs share it: what they can do in common, or the chain of
+ * waits of one CTA divided among them, whichever is longer. ahead: loads are issued before their tile's turn. */
 static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together, bool ahead)
 {
 	const double fixed = tile_warp_clocks * c->warps / 4, stall = ahead ? 0 : load_clocks;
@@ -61,8 +62,9 @@ struct walk { /* one head */
 };
 
 struct visits { /* one head */
-	double tiles, partial, cells; /* visited tiles, those that need tests, cells of the problem inside visited ones */
-	double most;                  /* tiles of the busiest CTA */
+	double tiles, partial,
+	    cells;   /* visited tiles, those that need tests, cells of the problem inside visited ones */
+	double most; /* tiles of the busiest CTA */
 };
 
 static struct walk walk_make(const struct candidate *c, const struct problem *problem, enum pass pass)
@@ -84,8 +86,9 @@ static struct visits visits_count(const struct walk *w, const struct program *pr
 		const int64_t tile = samples == outer ? s : (int64_t)((s + 0.5) * ((double)outer / (double)samples));
 		const int64_t o0 = tile * w->outer_tile;
 		const int64_t o1 = o0 + w->outer_tile < w->outer_len ? o0 + w->outer_tile : w->outer_len;
-		const struct range r = w->keys_inside ? program_key_range(program, w->outer_len, w->inner_len, o0, o1)
-		                                      : program_query_range(program, w->inner_len, w->outer_len, o0, o1);
+		const struct range r = w->keys_inside
+		                           ? program_key_range(program, w->outer_len, w->inner_len, o0, o1)
+		                           : program_query_range(program, w->inner_len, w->outer_len, o0, o1);
 		if (r.begin >= r.end)
 			continue;
 		const int64_t first = r.begin / w->inner_tile, last = (r.end - 1) / w->inner_tile;
@@ -93,7 +96,8 @@ static struct visits visits_count(const struct walk *w, const struct program *pr
 		full_first = full_first < first ? first : full_first;
 		full_end = full_end > last + 1 ? last + 1 : full_end;
 		const int64_t full = full_end > full_first ? full_end - full_first : 0;
-		const int64_t end = (last + 1) * w->inner_tile < w->inner_len ? (last + 1) * w->inner_tile : w->inner_len;
+		const int64_t end =
+		    (last + 1) * w->inner_tile < w->inner_len ? (last + 1) * w->inner_tile : w->inner_len;
 		const double tiles = (double)(last + 1 - first);
 		sum.tiles += tiles;
 		sum.partial += tiles - (double)full;
@@ -115,18 +119,18 @@ int candidate_occupancy(struct candidate *c, const struct target *target)
 	const int regs = (c->regs + REG_UNIT - 1) / REG_UNIT * REG_UNIT;
 	c->ctas_sm = 0;
 	if (c->smem_bytes > target->smem_block) {
-		snprintf(c->reason, sizeof c->reason, "shared memory: needs %d bytes, a CTA of %s may use %d", c->smem_bytes, target->name,
-		         target->smem_block);
+		snprintf(c->reason, sizeof c->reason, "shared memory: needs %d bytes, a CTA of %s may use %d",
+		         c->smem_bytes, target->name, target->smem_block);
 		return 0;
 	}
 	if (c->regs > target->regs_thread) {
-		snprintf(c->reason, sizeof c->reason, "registers: needs about %d in each thread, %s has %d", c->regs, target->name,
-		         target->regs_thread);
+		snprintf(c->reason, sizeof c->reason, "registers: needs about %d in each thread, %s has %d", c->regs,
+		         target->name, target->regs_thread);
 		return 0;
 	}
 	if (regs * threads > target->regs_sm) {
-		snprintf(c->reason, sizeof c->reason, "registers: %d threads of %d need %d, an SM of %s has %d", threads, regs, regs * threads,
-		         target->name, target->regs_sm);
+		snprintf(c->reason, sizeof c->reason, "registers: %d threads of %d need %d, an SM of %s has %d",
+		         threads, regs, regs * threads, target->name, target->regs_sm);
 		return 0;
 	}
 	const int by_smem = target->smem_sm / (c->smem_bytes + SMEM_RESERVED);
@@ -152,7 +156,9 @@ static struct recipe_shape shape_of(const struct problem *p)
 	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k};
 }
 
-struct traffic { double outer, inner, side, accum; };
+struct traffic {
+	double outer, inner, side, accum;
+};
 
 /* Bytes of one row. outer: what a CTA loads or stores once for each of its rows or keys; inner: what it streams. */
 static struct traffic traffic_rows(const struct spec *spec, enum pass pass)
@@ -163,8 +169,8 @@ static struct traffic traffic_rows(const struct spec *spec, enum pass pass)
 	return (struct traffic){.outer = 2 * both, .inner = both + 2 * statistic};
 }
 
-void candidate_cost(struct candidate *c, const struct spec *spec, const struct program *program, const struct plan *plan,
-                    const struct recipe *recipe)
+void candidate_cost(struct candidate *c, const struct spec *spec, const struct program *program,
+                    const struct plan *plan, const struct recipe *recipe)
 {
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
@@ -192,7 +198,8 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 
 	/* Traffic between the SMs and L2: every CTA loads its own side once, and streams what it visits. */
 	const struct traffic row = traffic_rows(spec, plan->pass);
-	const double outer_heads = walk.keys_inside || main_kernel(recipe)->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
+	const double outer_heads =
+	    walk.keys_inside || main_kernel(recipe)->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
 	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
 	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
 	double accum_row = 0, side_bytes = 0;
@@ -201,16 +208,17 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
 		if (piece->size == SIZE_ROWS_QK)
 			accum_row += 4.0 * piece->unit;
-		/* Statistics are written by another kernel and streamed by the main one; sums are left in memory by the main
-		 * kernel and read by another. Either is cleared before where the recipe says so. */
+		/* Statistics are written by another kernel and streamed by the main one; sums are left in memory by the
+		 * main kernel and read by another. Either is cleared before where the recipe says so. */
 		side_bytes += bytes * ((piece->size == SIZE_ROWS_QK ? 2 : 1) + piece->zeroed);
 	}
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
-		side_bytes += heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
+		side_bytes +=
+		    heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
 	c->l2_bytes = outer_bytes + tiles * walk.inner_tile * (row.inner + accum_row) + side_bytes;
 
-	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for every
-	 * wave of CTAs that passes over it. */
+	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for
+	 * every wave of CTAs that passes over it. */
 	const double resident = (double)c->ctas_sm * device->sms;
 	const double ctas_inner = ctas > 0 ? ctas / (inner_heads > 0 ? inner_heads : 1) : 1;
 	const double inner_head_bytes = row.inner * (double)walk.inner_len;
@@ -229,7 +237,8 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	clocks[COST_ALU] += tiles > 0 ? visits.partial / visits.tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
 	const bool narrow = problem->align < 16;
 	if (narrow)
-		clocks[COST_ALU] += (double)walk.inner_tile * (spec->head_dim_qk + spec->head_dim_v) * NARROW_OPS / device->alu_clk;
+		clocks[COST_ALU] +=
+		    (double)walk.inner_tile * (spec->head_dim_qk + spec->head_dim_v) * NARROW_OPS / device->alu_clk;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together, c->stages > 1 && !narrow) / (device->sms * clock);
@@ -264,13 +273,15 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 
 /* The naive kernels visit every tile, keep the scores in memory and overlap nothing: three kernels forward, one after
  * another. */
-void candidate_cost_naive(struct candidate *c, const struct spec *spec, const struct plan *plan, const struct recipe *recipe)
+void candidate_cost_naive(struct candidate *c, const struct spec *spec, const struct plan *plan,
+                          const struct recipe *recipe)
 {
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem);
 	const double heads = (double)problem->heads_q * (double)problem->batch;
-	const double tiles = heads * (double)tiles_of(problem->seqlen_q, c->tile_m) * (double)tiles_of(problem->seqlen_k, c->tile_n);
+	const double tiles =
+	    heads * (double)tiles_of(problem->seqlen_q, c->tile_m) * (double)tiles_of(problem->seqlen_k, c->tile_n);
 	c->ctas = 0;
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const int64_t ctas = recipe_grid_size(&recipe->kernel[i], &shape);

@@ -42,15 +42,17 @@ static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 static void chosen_print(struct text *text, const struct plan *plan, const struct candidate *c)
 {
-	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s\n", c->tile_m, c->tile_n, c->warps, c->stages,
-	          plural(c->stages));
+	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s\n", c->tile_m, c->tile_n,
+	          c->warps, c->stages, plural(c->stages));
 	text_puts(text, "  time         ");
 	time_print(text, c->time_us);
-	text_addf(text, " predicted, %.0f TFLOP/s of visible work, bound by %s; ", tflops(plan, c), cost_names[c->bound_by]);
+	text_addf(text, " predicted, %.0f TFLOP/s of visible work, bound by %s; ", tflops(plan, c),
+	          cost_names[c->bound_by]);
 	int launches = plan->recipe.kernel_count;
 	for (int i = 0; i < plan->recipe.piece_count; i++)
 		launches += plan->recipe.piece[i].zeroed;
-	text_addf(text, "%.1f us of it are %d launch%s\n", launches * plan->device->launch_us, launches, launches == 1 ? "" : "es");
+	text_addf(text, "%.1f us of it are %d launch%s\n", launches * plan->device->launch_us, launches,
+	          launches == 1 ? "" : "es");
 	text_puts(text, "  costs       ");
 	for (int i = 0; i < COST_COUNT; i++) {
 		text_addf(text, "%s %s ", i ? "," : "", cost_names[i]);
@@ -70,9 +72,10 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 	text_addf(text, "  shared       %d of %d bytes:", c->smem_bytes, plan->target->smem_block);
 	for (int i = 0; i < c->smem_term_count; i++)
 		text_addf(text, "%s %s %d", i ? " +" : "", c->smem_term[i].name, c->smem_term[i].bytes);
-	text_addf(text, "\n  registers    about %d of %d in a thread, %d threads in a CTA\n", c->regs, plan->target->regs_thread, 32 * c->warps);
-	text_addf(text, "  occupancy    %" PRId64 " CTA%s, %d on each of %d SMs at once: %.2f waves\n", c->ctas, plural(c->ctas), c->ctas_sm,
-	          plan->device->sms, c->waves);
+	text_addf(text, "\n  registers    about %d of %d in a thread, %d threads in a CTA\n", c->regs,
+	          plan->target->regs_thread, 32 * c->warps);
+	text_addf(text, "  occupancy    %" PRId64 " CTA%s, %d on each of %d SMs at once: %.2f waves\n", c->ctas,
+	          plural(c->ctas), c->ctas_sm, plan->device->sms, c->waves);
 }
 
 static void recipe_table(struct text *text, const struct plan *plan)
@@ -80,14 +83,15 @@ static void recipe_table(struct text *text, const struct plan *plan)
 	const struct recipe_shape shape = shape_of(&plan->problem);
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];
-		text_addf(text, "  %-12s %s: %" PRId64 " CTAs of %d threads, %d bytes of shared memory\n", i ? "" : "kernels", k->entry,
-		          recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
+		text_addf(text, "  %-12s %s: %" PRId64 " CTAs of %d threads, %d bytes of shared memory\n",
+		          i ? "" : "kernels", k->entry, recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
 	}
 	int64_t total = 0;
 	for (int i = 0; i < plan->recipe.piece_count; i++) {
 		const struct recipe_piece *p = &plan->recipe.piece[i];
 		const int64_t bytes = recipe_piece_bytes(p, &shape);
-		text_addf(text, "  %-12s %s: %" PRId64 " bytes%s\n", i ? "" : "workspace", p->name, bytes, p->zeroed ? ", cleared first" : "");
+		text_addf(text, "  %-12s %s: %" PRId64 " bytes%s\n", i ? "" : "workspace", p->name, bytes,
+		          p->zeroed ? ", cleared first" : "");
 		total += bytes;
 	}
 	if (plan->recipe.piece_count == 0)
@@ -107,8 +111,8 @@ static void candidates_table(struct text *text, const struct plan *plan)
 		const struct candidate *c = &plan->candidate[i];
 		if (c->reason[0] != '\0')
 			continue;
-		text_addf(text, "  %c %3d  %3d %5d %6d %9d %4d %7d %6.1f%%", i == plan->chosen ? '*' : ' ', c->tile_m, c->tile_n, c->warps,
-		          c->stages, c->smem_bytes, c->regs, c->ctas_sm, 100 * c->visited);
+		text_addf(text, "  %c %3d  %3d %5d %6d %9d %4d %7d %6.1f%%", i == plan->chosen ? '*' : ' ', c->tile_m,
+		          c->tile_n, c->warps, c->stages, c->smem_bytes, c->regs, c->ctas_sm, 100 * c->visited);
 		for (int k = 0; k < COST_COUNT; k++)
 			text_addf(text, " %8.1f", c->cost_us[k]);
 		text_addf(text, " %10.1f %s\n", c->time_us, cost_names[c->bound_by]);
@@ -127,7 +131,8 @@ static void candidates_table(struct text *text, const struct plan *plan)
 
 void plan_print(struct text *text, const struct plan *plan)
 {
-	text_addf(text, "%s: %s for %s on %s, ", pass_name(plan->pass), plan->templ, plan->target->name, plan->device->name);
+	text_addf(text, "%s: %s for %s on %s, ", pass_name(plan->pass), plan->templ, plan->target->name,
+	          plan->device->name);
 	problem_print(text, &plan->problem);
 	text_puts(text, "\n");
 	if (plan->chosen >= 0 && plan->chosen < plan->candidate_count)
@@ -146,7 +151,8 @@ static void number_json(struct text *text, double value)
 
 static void candidate_json(struct text *text, const struct plan *plan, const struct candidate *c)
 {
-	text_addf(text, "{\"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d", c->tile_m, c->tile_n, c->warps, c->stages);
+	text_addf(text, "{\"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d", c->tile_m, c->tile_n,
+	          c->warps, c->stages);
 	if (c->reason[0] != '\0') {
 		text_puts(text, ", \"rejected\": ");
 		text_json(text, c->reason);
@@ -160,9 +166,13 @@ static void candidate_json(struct text *text, const struct plan *plan, const str
 		text_addf(text, ": %d", c->smem_term[i].bytes);
 	}
 	text_addf(text, "}, \"registers\": %d, \"ctas_sm\": %d, \"ctas\": %" PRId64, c->regs, c->ctas_sm, c->ctas);
-	const struct { const char *name; double value; } numbers[] = {
-		{"waves", c->waves},       {"visited", c->visited}, {"hbm_bytes", c->hbm_bytes}, {"l2_bytes", c->l2_bytes},
-		{"mma_flop", c->mma_flop}, {"exps", c->exps},       {"time_us", c->time_us},     {"tflops", tflops(plan, c)},
+	const struct {
+		const char *name;
+		double value;
+	} numbers[] = {
+	    {"waves", c->waves},       {"visited", c->visited},     {"hbm_bytes", c->hbm_bytes},
+	    {"l2_bytes", c->l2_bytes}, {"mma_flop", c->mma_flop},   {"exps", c->exps},
+	    {"time_us", c->time_us},   {"tflops", tflops(plan, c)},
 	};
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
 		text_addf(text, ", \"%s\": ", numbers[i].name);
@@ -187,8 +197,8 @@ void plan_json(struct text *text, const struct plan *plan)
 	text_puts(text, ", \"device\": ");
 	text_json(text, plan->device->name);
 	text_addf(text,
-	          ", \"problem\": {\"batch\": %" PRId64 ", \"heads_q\": %" PRId64 ", \"heads_kv\": %" PRId64 ", \"seqlen_q\": %" PRId64
-	          ", \"seqlen_k\": %" PRId64 ", \"align\": %d}",
+	          ", \"problem\": {\"batch\": %" PRId64 ", \"heads_q\": %" PRId64 ", \"heads_kv\": %" PRId64
+	          ", \"seqlen_q\": %" PRId64 ", \"seqlen_k\": %" PRId64 ", \"align\": %d}",
 	          p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k, p->align);
 	text_puts(text, ", \"standard_bytes\": ");
 	number_json(text, plan->standard_bytes);
@@ -197,14 +207,14 @@ void plan_json(struct text *text, const struct plan *plan)
 	text_puts(text, ", \"kernels\": [");
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];
-		text_addf(text, "%s{\"entry\": \"%s\", \"ctas\": %" PRId64 ", \"threads\": %d, \"smem_bytes\": %d}", i ? ", " : "", k->entry,
-		          recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
+		text_addf(text, "%s{\"entry\": \"%s\", \"ctas\": %" PRId64 ", \"threads\": %d, \"smem_bytes\": %d}",
+		          i ? ", " : "", k->entry, recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
 	}
 	text_puts(text, "], \"workspace\": [");
 	for (int i = 0; i < plan->recipe.piece_count; i++) {
 		const struct recipe_piece *piece = &plan->recipe.piece[i];
-		text_addf(text, "%s{\"name\": \"%s\", \"bytes\": %" PRId64 ", \"zeroed\": %s}", i ? ", " : "", piece->name,
-		          recipe_piece_bytes(piece, &shape), piece->zeroed ? "true" : "false");
+		text_addf(text, "%s{\"name\": \"%s\", \"bytes\": %" PRId64 ", \"zeroed\": %s}", i ? ", " : "",
+		          piece->name, recipe_piece_bytes(piece, &shape), piece->zeroed ? "true" : "false");
 	}
 	text_addf(text, "], \"chosen\": %d, \"candidates\": [", plan->chosen);
 	for (int i = 0; i < plan->candidate_count; i++) {

@@ -13,11 +13,11 @@ static const struct field {
 	size_t offset;
 	int64_t least;
 } fields[] = {
-	{"b", "batch", offsetof(struct problem, batch), 0},
-	{"hq", "heads_q", offsetof(struct problem, heads_q), 1},
-	{"hkv", "heads_kv", offsetof(struct problem, heads_kv), 1},
-	{"sq", "seqlen_q", offsetof(struct problem, seqlen_q), 0},
-	{"sk", "seqlen_k", offsetof(struct problem, seqlen_k), 0},
+    {"b", "batch", offsetof(struct problem, batch), 0},
+    {"hq", "heads_q", offsetof(struct problem, heads_q), 1},
+    {"hkv", "heads_kv", offsetof(struct problem, heads_kv), 1},
+    {"sq", "seqlen_q", offsetof(struct problem, seqlen_q), 0},
+    {"sk", "seqlen_k", offsetof(struct problem, seqlen_k), 0},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 
@@ -39,13 +39,14 @@ int problem_check(const struct problem *problem, int kv_group, struct diag *diag
 	for (int i = 0; i < FIELDS; i++) {
 		const int64_t value = field_get(problem, i);
 		if (value < fields[i].least || value > COUNT_MAX) {
-			diag_fail(diag, "%s is %" PRId64 "; it must lie between %" PRId64 " and %d.", fields[i].what, value, fields[i].least,
-			          COUNT_MAX);
+			diag_fail(diag, "%s is %" PRId64 "; it must lie between %" PRId64 " and %d.", fields[i].what,
+			          value, fields[i].least, COUNT_MAX);
 			errors++;
 		}
 	}
 	if (problem->align != 16 && problem->align != 2) {
-		diag_fail(diag, "align is %d; it must be 16 (every pointer and stride is a multiple of 16 bytes) or 2 (any).",
+		diag_fail(diag,
+		          "align is %d; it must be 16 (every pointer and stride is a multiple of 16 bytes) or 2 (any).",
 		          problem->align);
 		errors++;
 	}
@@ -59,14 +60,16 @@ int problem_check(const struct problem *problem, int kv_group, struct diag *diag
 		if (kv_group > 0)
 			snprintf(group, sizeof group, " (kv_group %d in the spec)", kv_group);
 		return diag_fail(diag,
-		                 "heads_q is %" PRId64 " and heads_kv %" PRId64 "%s: every key/value head must serve the same number of query "
+		                 "heads_q is %" PRId64 " and heads_kv %" PRId64
+		                 "%s: every key/value head must serve the same number of query "
 		                 "heads. The nearest legal heads_q are %" PRId64 " and %" PRId64 ".",
 		                 problem->heads_q, problem->heads_kv, group, below > least ? below : least,
 		                 below + unit > least ? below + unit : least + unit);
 	}
 	if (kv_group != 0 && problem->heads_kv != problem->heads_q / kv_group)
 		return diag_fail(diag,
-		                 "heads_q %" PRId64 " with kv_group %d of the spec needs heads_kv %" PRId64 ", not %" PRId64 ". Make them agree, "
+		                 "heads_q %" PRId64 " with kv_group %d of the spec needs heads_kv %" PRId64
+		                 ", not %" PRId64 ". Make them agree, "
 		                 "or write `kv_group: any`.",
 		                 problem->heads_q, kv_group, problem->heads_q / kv_group, problem->heads_kv);
 	return 0;
@@ -117,7 +120,8 @@ int problem_parse(struct problem *problem, const char *text, struct diag *diag)
 	return 0;
 wrong:
 	return diag_fail(diag,
-	                 "'%.80s' is not a problem: at '%.20s'. A problem is spelled like 'b4 hq32 hkv8 sq4096 sk4096 align16', numbers "
+	                 "'%.80s' is not a problem: at '%.20s'. A problem is spelled like 'b4 hq32 hkv8 sq4096 sk4096 "
+	                 "align16', numbers "
 	                 "up to %d.",
 	                 text, at, COUNT_MAX);
 }

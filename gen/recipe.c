@@ -13,17 +13,21 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 	text_addf(text, "recipe load_bytes %d kv_group %d\n", recipe->load_bytes, recipe->kv_group);
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const struct recipe_kernel *k = &recipe->kernel[i];
-		text_addf(text, "kernel %s grid %s tile %d threads %d smem_bytes %d\n", k->entry, grid_names[k->grid], k->tile, k->threads,
-		          k->smem_bytes);
+		text_addf(text, "kernel %s grid %s tile %d threads %d smem_bytes %d\n", k->entry, grid_names[k->grid],
+		          k->tile, k->threads, k->smem_bytes);
 	}
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *p = &recipe->piece[i];
-		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d\n", p->name, size_names[p->size], p->tile, p->unit, p->zeroed);
+		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d\n", p->name, size_names[p->size], p->tile,
+		          p->unit, p->zeroed);
 	}
 }
 
 /* One line, read word by word. The first thing that does not fit sets `wrong`, and every later read does nothing. */
-struct line { const char *at, *end; const char *wrong; };
+struct line {
+	const char *at, *end;
+	const char *wrong;
+};
 
 static size_t line_word(struct line *line, const char **word)
 {
@@ -180,7 +184,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 {
 	if (kernel->tile < 1 || shape_negative(shape))
 		return -1;
-	const int64_t tiles_q = tiles_of(shape->seqlen_q, kernel->tile), tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
+	const int64_t tiles_q = tiles_of(shape->seqlen_q, kernel->tile),
+	              tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
@@ -203,7 +208,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	}
 	if (tiles == 0 || heads == 0 || shape->batch == 0)
 		return 0;
-	if (__builtin_mul_overflow(tiles, heads, &size) || __builtin_mul_overflow(size, shape->batch, &size) || size > INT32_MAX)
+	if (__builtin_mul_overflow(tiles, heads, &size) || __builtin_mul_overflow(size, shape->batch, &size) ||
+	    size > INT32_MAX)
 		return -1;
 	return size;
 }

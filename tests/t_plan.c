@@ -28,8 +28,15 @@ static int preset_row(const char *name)
 
 static struct spec spec_plain(int qk, int v)
 {
-	struct spec spec = {.name = "t", .head_dim_qk = qk, .head_dim_v = v, .dtype = DTYPE_BF16, .keep_256 = DROPOUT_LEVELS, .kv_group = 0,
-	                    .softmax_scale = 0.125, .outputs = OUTPUT_OUT | OUTPUT_LSE, .passes = {true, true},
+	struct spec spec = {.name = "t",
+	                    .head_dim_qk = qk,
+	                    .head_dim_v = v,
+	                    .dtype = DTYPE_BF16,
+	                    .keep_256 = DROPOUT_LEVELS,
+	                    .kv_group = 0,
+	                    .softmax_scale = 0.125,
+	                    .outputs = OUTPUT_OUT | OUTPUT_LSE,
+	                    .passes = {true, true},
 	                    .assume = {4, 16, 16, 4096, 4096, 16}};
 	for (int i = 0; i < TARGET_COUNT; i++)
 		spec.targets[i] = true;
@@ -47,9 +54,10 @@ static bool visible(const struct spec *spec, int64_t sq, int64_t sk, int64_t q, 
 	for (int i = 0; i < spec->mask_count; i++) {
 		const char *name = preset_table[spec->mask[i].preset].name;
 		const int64_t *arg = spec->mask[i].arg, behind = (q - sq) - (k - sk);
-		if (strcmp(name, "causal") == 0 ? behind < 0
+		if (strcmp(name, "causal") == 0            ? behind < 0
 		    : strcmp(name, "causal_top_left") == 0 ? k > q
-		                                           : (arg[0] != SPEC_UNBOUNDED && behind > arg[0]) || (arg[1] != SPEC_UNBOUNDED && -behind > arg[1]))
+		                                           : (arg[0] != SPEC_UNBOUNDED && behind > arg[0]) ||
+		                                                 (arg[1] != SPEC_UNBOUNDED && -behind > arg[1]))
 			return false;
 	}
 	return true;
@@ -61,7 +69,8 @@ static struct spec spec_random(void)
 	static const char *const names[] = {"causal", "causal_top_left", "window"};
 	for (int i = (int)rng_in(0, 2); i > 0; i--) {
 		const int which = (int)rng_in(0, 2);
-		const int64_t left = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400), right = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400);
+		const int64_t left = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400),
+		              right = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400);
 		spec_mask(&spec, names[which], which == 2 ? left : 0, which == 2 ? right : 0);
 	}
 	if (rng() % 4 == 0)
@@ -78,7 +87,8 @@ static void lower(struct program *program, const struct spec *spec)
 }
 
 /* Plans or returns -1 with the message. */
-static int make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem, enum pass pass, struct diag *diag)
+static int make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem,
+                enum pass pass, struct diag *diag)
 {
 	static struct program program;
 	const struct device *device = device_find(gpu);
@@ -87,7 +97,8 @@ static int make(struct plan *plan, const struct spec *spec, const char *gpu, con
 	return plan_make(plan, spec, &program, target_find(device->target), device, problem, pass, diag);
 }
 
-static void must_make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem, enum pass pass)
+static void must_make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem,
+                      enum pass pass)
 {
 	struct diag diag = {0};
 	ck_assert_msg(make(plan, spec, gpu, problem, pass, &diag) == 0, "%s", text_str(&diag.text));
@@ -150,7 +161,8 @@ static void check_plan(const struct plan *p, const struct spec *spec)
 	bool main_found = false;
 	for (int i = 0; i < p->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &p->recipe.kernel[i];
-		ck_assert(k->tile > 0 && k->threads > 0 && k->threads <= 1024 && k->smem_bytes <= p->target->smem_block);
+		ck_assert(k->tile > 0 && k->threads > 0 && k->threads <= 1024 &&
+		          k->smem_bytes <= p->target->smem_block);
 		main_found |= k->smem_bytes == best(p)->smem_bytes && k->threads == 32 * best(p)->warps;
 	}
 	ck_assert(main_found);
@@ -170,7 +182,8 @@ START_TEST(random_plans)
 	for (int i = 0; i < 600; i++) {
 		const struct spec spec = spec_random();
 		const int64_t kv = rng_in(1, 8);
-		const struct problem problem = {rng_in(0, 9), kv * rng_in(1, 9), kv, rng_in(0, 3000), rng_in(0, 3000), rng() & 1 ? 16 : 2};
+		const struct problem problem = {rng_in(0, 9),    kv * rng_in(1, 9), kv,
+		                                rng_in(0, 3000), rng_in(0, 3000),   rng() & 1 ? 16 : 2};
 		const char *gpu = gpus[rng() % GPUS];
 		const enum pass pass = (enum pass)(rng() % PASS_COUNT);
 		struct diag diag = {0};
@@ -211,7 +224,8 @@ START_TEST(every_head_dim)
 				if (make(&plan, &spec, gpus[g], &problem, PASS_BACKWARD, &diag) == 0) {
 					check_plan(&plan, &spec);
 				} else {
-					ck_assert_msg(dim > 192, "head_dim %d backward on %s: %s", dim, gpus[g], text_str(&diag.text));
+					ck_assert_msg(dim > 192, "head_dim %d backward on %s: %s", dim, gpus[g],
+					              text_str(&diag.text));
 					ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "bytes"));
 				}
 				diag_free(&diag);
@@ -219,8 +233,8 @@ START_TEST(every_head_dim)
 }
 END_TEST
 
-/* Cells inside tiles that hold a visible cell, counted one by one. The planner's share may not be below it, and for these
- * masks, whose visible keys are intervals, must equal it. */
+/* Cells inside tiles that hold a visible cell, counted one by one. The planner's share may not be below it, and for
+ * these masks, whose visible keys are intervals, must equal it. */
 START_TEST(visited_share)
 {
 	for (int i = 0; i < 150; i++) {
@@ -237,7 +251,8 @@ START_TEST(visited_share)
 		int64_t cells = 0, seen = 0, padded = 0;
 		for (int64_t q0 = 0; q0 < sq; q0 += c->tile_m)
 			for (int64_t k0 = 0; k0 < sk; k0 += c->tile_n) {
-				const int64_t q1 = q0 + c->tile_m < sq ? q0 + c->tile_m : sq, k1 = k0 + c->tile_n < sk ? k0 + c->tile_n : sk;
+				const int64_t q1 = q0 + c->tile_m < sq ? q0 + c->tile_m : sq,
+				              k1 = k0 + c->tile_n < sk ? k0 + c->tile_n : sk;
 				int64_t in_tile = 0;
 				for (int64_t q = q0; q < q1; q++)
 					for (int64_t k = k0; k < k1; k++)
@@ -248,7 +263,8 @@ START_TEST(visited_share)
 			}
 		ck_assert_double_eq_tol(c->visited, (double)cells / (double)(sq * sk), 1e-12);
 		const double d = spec.head_dim_qk + spec.head_dim_v;
-		ck_assert_double_eq_tol(plan.useful_flop, 2 * d * 2 * (double)seen * (pass == PASS_FORWARD ? 1 : 2.5), 0.5);
+		ck_assert_double_eq_tol(plan.useful_flop, 2 * d * 2 * (double)seen * (pass == PASS_FORWARD ? 1 : 2.5),
+		                        0.5);
 		ck_assert_double_eq_tol(c->exps, 2 * (double)padded, 0.5);
 		const double per_cell = pass == PASS_FORWARD ? 2 * d : 6.0 * spec.head_dim_qk + 4.0 * spec.head_dim_v;
 		ck_assert_double_eq_tol(c->mma_flop, 2 * (double)padded * per_cell, 0.5);
@@ -278,7 +294,8 @@ END_TEST
 START_TEST(zero_lengths)
 {
 	const struct spec spec = spec_plain(64, 64);
-	static const struct problem problems[] = {{0, 4, 4, 64, 64, 16}, {2, 4, 4, 0, 64, 16}, {2, 4, 4, 64, 0, 16}, {2, 4, 4, 0, 0, 16}, {1, 1, 1, 1, 1, 2}};
+	static const struct problem problems[] = {
+	    {0, 4, 4, 64, 64, 16}, {2, 4, 4, 0, 64, 16}, {2, 4, 4, 64, 0, 16}, {2, 4, 4, 0, 0, 16}, {1, 1, 1, 1, 1, 2}};
 	for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
 		for (int pass = 0; pass < PASS_COUNT; pass++) {
 			must_make(&plan, &spec, "A100", &problems[i], (enum pass)pass);
@@ -296,7 +313,8 @@ END_TEST
 START_TEST(wrong_problems)
 {
 	const struct spec spec = spec_plain(64, 64);
-	static const struct problem problems[] = {{1, 3, 2, 8, 8, 16}, {1, 4, 0, 8, 8, 16}, {1, 4, 4, -1, 8, 16}, {1, 4, 4, 8, 8, 4}};
+	static const struct problem problems[] = {
+	    {1, 3, 2, 8, 8, 16}, {1, 4, 0, 8, 8, 16}, {1, 4, 4, -1, 8, 16}, {1, 4, 4, 8, 8, 4}};
 	for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
 		struct diag diag = {0};
 		ck_assert_int_eq(make(&plan, &spec, "A100", &problems[i], PASS_FORWARD, &diag), -1);
@@ -312,7 +330,8 @@ START_TEST(hbm_traffic)
 	struct spec spec = spec_plain(128, 64);
 	const struct problem problem = {2, 8, 2, 2048, 1024, 16};
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
-	const double q = 2.0 * 2 * 8 * 2048 * 128, k = 2.0 * 2 * 2 * 1024 * 128, v = k / 2, o = q / 2, lse = 4.0 * 2 * 8 * 2048;
+	const double q = 2.0 * 2 * 8 * 2048 * 128, k = 2.0 * 2 * 2 * 1024 * 128, v = k / 2, o = q / 2,
+	             lse = 4.0 * 2 * 8 * 2048;
 	ck_assert_double_eq_tol(best(&plan)->hbm_bytes, q + k + v + o + lse, 0.5);
 	ck_assert_double_eq_tol(plan.standard_bytes, q + k + v + o + 4 * 4.0 * 2 * 8 * 2048 * 1024, 0.5);
 	/* Past L2 the streamed side is read again, never more often than there are query tiles. */
@@ -326,16 +345,21 @@ START_TEST(hbm_traffic)
 }
 END_TEST
 
-/* FlashAttention-2 as measured on an H200 (PyTorch, bf16, full): a kernel of its class is predicted within a quarter. */
+/* FlashAttention-2 as measured on an H200 (PyTorch, bf16, full): a kernel of its class is predicted within a quarter.
+ */
 START_TEST(measured_anchor)
 {
-	static const struct { int dim, heads; double tflops; } anchors[] = {{64, 32, 303}, {128, 16, 355}, {256, 8, 327}};
+	static const struct {
+		int dim, heads;
+		double tflops;
+	} anchors[] = {{64, 32, 303}, {128, 16, 355}, {256, 8, 327}};
 	for (size_t i = 0; i < sizeof anchors / sizeof *anchors; i++) {
 		const struct spec spec = spec_plain(anchors[i].dim, anchors[i].dim);
 		const struct problem problem = {4, anchors[i].heads, anchors[i].heads, 4096, 4096, 16};
 		must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
 		const double tflops = plan.useful_flop / best(&plan)->time_us * 1e-6;
-		ck_assert_msg(fabs(tflops / anchors[i].tflops - 1) < 0.25, "d %d: predicted %.0f, measured %.0f", anchors[i].dim, tflops, anchors[i].tflops);
+		ck_assert_msg(fabs(tflops / anchors[i].tflops - 1) < 0.25, "d %d: predicted %.0f, measured %.0f",
+		              anchors[i].dim, tflops, anchors[i].tflops);
 	}
 }
 END_TEST
@@ -366,7 +390,8 @@ END_TEST
 
 static int fake_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
 {
-	static const struct tile_request all[] = {{64, 64, 4, 1}, {64, 64, 4, 2}, {128, 64, 16, 1}, {64, 128, 8, 3}, {96, 64, 4, 1}, {64, 32, 4, 1}};
+	static const struct tile_request all[] = {{64, 64, 4, 1},  {64, 64, 4, 2}, {128, 64, 16, 1},
+	                                          {64, 128, 8, 3}, {96, 64, 4, 1}, {64, 32, 4, 1}};
 	memcpy(tile, all, sizeof all);
 	return sizeof all / sizeof *all;
 }
@@ -377,7 +402,8 @@ static bool fake_legal(char reason[REASON_MAX], const struct tile_request *tile,
 	snprintf(reason, REASON_MAX, "m is %d; it must be a multiple of 64", tile->m);
 	return false;
 }
-static void fake_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+static void fake_shape(struct candidate *c, const struct spec *spec, const struct target *target,
+                       const struct device *device)
 {
 	c->smem_bytes = 1000 * c->tile_n * c->stages;
 	strcpy(c->smem_term[0].name, "everything");
@@ -386,23 +412,31 @@ static void fake_shape(struct candidate *c, const struct spec *spec, const struc
 	c->regs = c->warps == 16 ? 162 : c->tile_n == 32 ? 300 : 100;
 	c->cost_us[COST_MMA] = (double)c->tile_m * c->tile_n;
 }
-static void fake_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+static void fake_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
+                        const struct target *target)
 {
 	recipe->kernel_count = 1;
 	recipe->kernel[0] = (struct recipe_kernel){"fake", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes};
 }
-static const struct template_model fake = {.templ = "fake/fwd", .pass = PASS_FORWARD, .cc_min = 80, .tiles = fake_tiles,
-                                           .legal = fake_legal, .shape = fake_shape, .recipe = fake_recipe};
+static const struct template_model fake = {.templ = "fake/fwd",
+                                           .pass = PASS_FORWARD,
+                                           .cc_min = 80,
+                                           .tiles = fake_tiles,
+                                           .legal = fake_legal,
+                                           .shape = fake_shape,
+                                           .recipe = fake_recipe};
 
 static int fake_plan(struct spec *spec, const char *gpu, struct diag *diag)
 {
 	static struct program program;
 	const struct problem problem = {2, 4, 4, 1000, 1000, 16};
 	lower(&program, spec);
-	return plan_with(&plan, &fake, spec, &program, target_find(device_find(gpu)->target), device_find(gpu), &problem, PASS_FORWARD, diag);
+	return plan_with(&plan, &fake, spec, &program, target_find(device_find(gpu)->target), device_find(gpu),
+	                 &problem, PASS_FORWARD, diag);
 }
 
-static void fake_backward(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+static void fake_backward(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
+                          const struct target *target)
 {
 	recipe->kernel_count = 3;
 	recipe->kernel[0] = (struct recipe_kernel){"before", GRID_QUERY_TILES, 64, 128, 0};
@@ -425,10 +459,13 @@ START_TEST(backward_traffic)
 	const struct problem problem = {2, 4, 2, 640, 1280, 16};
 	struct diag diag = {0};
 	lower(&program, &spec);
-	ck_assert_int_eq(plan_with(&plan, &row, &spec, &program, target_find("sm_90a"), device_find("H200"), &problem, PASS_BACKWARD, &diag), 0);
+	ck_assert_int_eq(plan_with(&plan, &row, &spec, &program, target_find("sm_90a"), device_find("H200"), &problem,
+	                           PASS_BACKWARD, &diag),
+	                 0);
 	const double rows = 2 * 4 * 640, keys = 2 * 2 * 1280, line = 2 * 64;
-	ck_assert_double_eq_tol(best(&plan)->hbm_bytes,
-	                        keys * 4 * line + rows * (2 * line + 8) + rows * (2 * line + 4) + rows * 3 * 4 * 64 + rows * line, 0.5);
+	ck_assert_double_eq_tol(
+	    best(&plan)->hbm_bytes,
+	    keys * 4 * line + rows * (2 * line + 8) + rows * (2 * line + 4) + rows * 3 * 4 * 64 + rows * line, 0.5);
 	ck_assert_int_eq(best(&plan)->ctas, 2 * 2 * 1280 / best(&plan)->tile_n);
 	const double tiles = 2.0 * 4 * (640.0 / best(&plan)->tile_m) * (1280.0 / best(&plan)->tile_n);
 	ck_assert_double_ge(best(&plan)->l2_bytes, tiles * best(&plan)->tile_m * (2 * line + 8 + 4 * 64));
@@ -444,7 +481,8 @@ START_TEST(reasons_name_numbers) /* RES-08: 512 threads of 162 registers */
 	ck_assert_int_eq(plan.candidate_count, 6);
 	ck_assert_str_eq(plan.candidate[0].reason, "");
 	ck_assert_str_eq(plan.candidate[1].reason, "shared memory: needs 128000 bytes, a CTA of sm_86 may use 101376");
-	ck_assert_str_eq(plan.candidate[2].reason, "registers: 512 threads of 168 need 86016, an SM of sm_86 has 65536");
+	ck_assert_str_eq(plan.candidate[2].reason,
+	                 "registers: 512 threads of 168 need 86016, an SM of sm_86 has 65536");
 	ck_assert_str_eq(plan.candidate[4].reason, "m is 96; it must be a multiple of 64");
 	ck_assert_str_eq(plan.candidate[5].reason, "registers: needs about 300 in each thread, sm_86 has 255");
 	ck_assert_int_eq(plan.chosen, 0);
@@ -476,11 +514,14 @@ START_TEST(explicit_tiles)
 	ck_assert_int_eq(best(&plan)->tile_n, 16);
 	ck_assert_int_eq(diag.errors, 0);
 
-	static const struct { struct tile_request tile; const char *gpu, *says, *nearest; } refused[] = {
-		{{64, 64, 4, 2}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
-		{{100, 64, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
-		{{128, 64, 16, 1}, "H200", "86016", "n 64, warps 4"},
-		{{64, 4096, 0, 0}, "H200", "shared memory", "m 64, n 64"},
+	static const struct {
+		struct tile_request tile;
+		const char *gpu, *says, *nearest;
+	} refused[] = {
+	    {{64, 64, 4, 2}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
+	    {{100, 64, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
+	    {{128, 64, 16, 1}, "H200", "86016", "n 64, warps 4"},
+	    {{64, 4096, 0, 0}, "H200", "shared memory", "m 64, n 64"},
 	};
 	spec.place[KEY_tile] = (struct place){7, 3};
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -490,7 +531,9 @@ START_TEST(explicit_tiles)
 		const char *text = text_str(&wrong.text);
 		ck_assert_int_eq(wrong.errors, 1);
 		ck_assert_int_eq(wrong.first.line, 7);
-		ck_assert_msg(strstr(text, "t.yaml:7:3: error:") && strstr(text, refused[i].says) && strstr(text, refused[i].nearest), "%s", text);
+		ck_assert_msg(strstr(text, "t.yaml:7:3: error:") && strstr(text, refused[i].says) &&
+		                  strstr(text, refused[i].nearest),
+		              "%s", text);
 		diag_free(&wrong);
 	}
 	diag_free(&diag);
@@ -539,7 +582,8 @@ START_TEST(backward_128_is_not_a_cliff) /* PERF-09: at most about 2.2 times d 64
 		const struct spec half = spec_plain(64, 64), whole = spec_plain(128, 128);
 		must_make(&plan, &half, gpus[g], &problem, PASS_BACKWARD);
 		must_make(&other, &whole, gpus[g], &problem, PASS_BACKWARD);
-		ck_assert_msg(best(&other)->time_us < 3.0 * best(&plan)->time_us, "%s: %g and %g us", gpus[g], best(&plan)->time_us, best(&other)->time_us);
+		ck_assert_msg(best(&other)->time_us < 3.0 * best(&plan)->time_us, "%s: %g and %g us", gpus[g],
+		              best(&plan)->time_us, best(&other)->time_us);
 	}
 }
 END_TEST
@@ -556,8 +600,9 @@ START_TEST(naive_plans)
 				lower(program, &spec);
 				struct diag diag = {0};
 				const struct device *device = device_find(gpus[g]);
-				ck_assert_msg(plan_naive(&plan, &spec, program, target_find(device->target), device, &problem, (enum pass)pass, &diag) == 0, "%s",
-				              text_str(&diag.text));
+				ck_assert_msg(plan_naive(&plan, &spec, program, target_find(device->target), device,
+				                         &problem, (enum pass)pass, &diag) == 0,
+				              "%s", text_str(&diag.text));
 				ck_assert_int_ge(plan.recipe.kernel_count, 1);
 				ck_assert(best(&plan)->hbm_bytes == plan.standard_bytes && best(&plan)->time_us > 0);
 				bool scores = false;

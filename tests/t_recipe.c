@@ -20,9 +20,12 @@ static int64_t rng_in(int64_t least, int64_t most) { return least + (int64_t)(rn
 START_TEST(binary_compatibility)
 {
 	/* NVIDIA's compatibility guides: what each of our targets runs on, all else not. */
-	static const struct { const char *target; int runs[8]; } table[] = {
-		{"sm_80", {80, 86, 87, 89}}, {"sm_86", {86, 87, 89}},   {"sm_89", {89}},
-		{"sm_90a", {90}},            {"sm_100f", {100, 103}}, {"sm_120f", {120, 121}},
+	static const struct {
+		const char *target;
+		int runs[8];
+	} table[] = {
+	    {"sm_80", {80, 86, 87, 89}}, {"sm_86", {86, 87, 89}}, {"sm_89", {89}}, {"sm_90a", {90}},
+	    {"sm_100f", {100, 103}},     {"sm_120f", {120, 121}},
 	};
 	static const int capabilities[] = {50, 61, 70, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121, 130};
 	ck_assert_int_eq(sizeof table / sizeof *table, TARGET_COUNT);
@@ -33,7 +36,8 @@ START_TEST(binary_compatibility)
 			bool expected = false;
 			for (int i = 0; i < 8; i++)
 				expected |= table[t].runs[i] == capabilities[c];
-			ck_assert_msg(target_runs_on(target, capabilities[c]) == expected, "%s on %d", table[t].target, capabilities[c]);
+			ck_assert_msg(target_runs_on(target, capabilities[c]) == expected, "%s on %d", table[t].target,
+			              capabilities[c]);
 		}
 	}
 }
@@ -41,15 +45,19 @@ END_TEST
 
 START_TEST(best_target)
 {
-	static const struct { int cc; const char *target; } table[] = {
-		{70, NULL},      {75, NULL},      {80, "sm_80"},    {86, "sm_86"},    {87, "sm_86"},    {89, "sm_89"}, {90, "sm_90a"},
-		{91, NULL},      {100, "sm_100f"}, {101, NULL},     {103, "sm_100f"}, {110, NULL},      {120, "sm_120f"},
-		{121, "sm_120f"}, {130, NULL},    {0, NULL},        {-1, NULL},
+	static const struct {
+		int cc;
+		const char *target;
+	} table[] = {
+	    {70, NULL},       {75, NULL},       {80, "sm_80"},    {86, "sm_86"}, {87, "sm_86"},    {89, "sm_89"},
+	    {90, "sm_90a"},   {91, NULL},       {100, "sm_100f"}, {101, NULL},   {103, "sm_100f"}, {110, NULL},
+	    {120, "sm_120f"}, {121, "sm_120f"}, {130, NULL},      {0, NULL},     {-1, NULL},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct target *target = target_for_cc(table[i].cc);
-		ck_assert_msg((target == NULL) == (table[i].target == NULL) && (!target || strcmp(target->name, table[i].target) == 0), "%d: %s",
-		              table[i].cc, target ? target->name : "none");
+		ck_assert_msg((target == NULL) == (table[i].target == NULL) &&
+		                  (!target || strcmp(target->name, table[i].target) == 0),
+		              "%d: %s", table[i].cc, target ? target->name : "none");
 	}
 }
 END_TEST
@@ -74,7 +82,8 @@ START_TEST(tables_agree)
 		const struct device *d = &device_table[i];
 		ck_assert_ptr_nonnull(target_find(d->target));
 		ck_assert_ptr_eq(device_find(d->name), d);
-		ck_assert(d->sms > 0 && d->clock_ghz > 0.5 && d->clock_ghz < 3.5 && d->hbm_gbs > 0 && d->l2_gbs > d->hbm_gbs);
+		ck_assert(d->sms > 0 && d->clock_ghz > 0.5 && d->clock_ghz < 3.5 && d->hbm_gbs > 0 &&
+		          d->l2_gbs > d->hbm_gbs);
 		/* Nothing reaches the advertised peak of the newest part. */
 		ck_assert(d->sms * d->clock_ghz * d->mma_flop_clk < 1e6);
 	}
@@ -85,26 +94,28 @@ END_TEST
 
 START_TEST(device_names)
 {
-	static const struct { const char *said, *found; } table[] = {
-		{"h200", "H200"},
-		{"NVIDIA H200", "H200"},
-		{"NVIDIA H100 80GB HBM3", "H100"},
-		{"NVIDIA H100 PCIe", "H100 PCIe"},
-		{"NVIDIA A100-SXM4-80GB", "A100"},
-		{"NVIDIA GeForce RTX 4090", "RTX 4090"},
-		{"rtx 5090", "RTX 5090"},
-		{"NVIDIA L40S", "L40S"},
-		{"NVIDIA L4", "L4"},
-		{"NVIDIA GeForce RTX 4090 Laptop GPU", NULL},
-		{"NVIDIA H20", NULL},
-		{"NVIDIA A1000", NULL},
-		{"Tesla V100", NULL},
-		{"", NULL},
+	static const struct {
+		const char *said, *found;
+	} table[] = {
+	    {"h200", "H200"},
+	    {"NVIDIA H200", "H200"},
+	    {"NVIDIA H100 80GB HBM3", "H100"},
+	    {"NVIDIA H100 PCIe", "H100 PCIe"},
+	    {"NVIDIA A100-SXM4-80GB", "A100"},
+	    {"NVIDIA GeForce RTX 4090", "RTX 4090"},
+	    {"rtx 5090", "RTX 5090"},
+	    {"NVIDIA L40S", "L40S"},
+	    {"NVIDIA L4", "L4"},
+	    {"NVIDIA GeForce RTX 4090 Laptop GPU", NULL},
+	    {"NVIDIA H20", NULL},
+	    {"NVIDIA A1000", NULL},
+	    {"Tesla V100", NULL},
+	    {"", NULL},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct device *d = device_find(table[i].said);
-		ck_assert_msg((d == NULL) == (table[i].found == NULL) && (!d || strcmp(d->name, table[i].found) == 0), "'%s' gives %s",
-		              table[i].said, d ? d->name : "none");
+		ck_assert_msg((d == NULL) == (table[i].found == NULL) && (!d || strcmp(d->name, table[i].found) == 0),
+		              "'%s' gives %s", table[i].said, d ? d->name : "none");
 	}
 }
 END_TEST
@@ -119,20 +130,34 @@ START_TEST(problem_text)
 	problem_print(&text, &p);
 	ck_assert_str_eq(text_str(&text), "b4 hq32 hkv8 sq4096 sk0 align16");
 	for (int i = 0; i < 2000; i++) {
-		p = (struct problem){rng_in(0, INT32_MAX), 0, rng_in(1, 40000), rng_in(0, INT32_MAX), rng_in(0, INT32_MAX), rng() & 1 ? 16 : 2};
+		p = (struct problem){rng_in(0, INT32_MAX), 0,
+		                     rng_in(1, 40000),     rng_in(0, INT32_MAX),
+		                     rng_in(0, INT32_MAX), rng() & 1 ? 16 : 2};
 		p.heads_q = p.heads_kv * rng_in(1, 50000);
 		text.len = 0;
 		problem_print(&text, &p);
 		ck_assert_int_eq(problem_parse(&q, text_str(&text), &diag), 0);
-		ck_assert(q.batch == p.batch && q.heads_q == p.heads_q && q.heads_kv == p.heads_kv && q.seqlen_q == p.seqlen_q &&
-		          q.seqlen_k == p.seqlen_k && q.align == p.align);
+		ck_assert(q.batch == p.batch && q.heads_q == p.heads_q && q.heads_kv == p.heads_kv &&
+		          q.seqlen_q == p.seqlen_q && q.seqlen_k == p.seqlen_k && q.align == p.align);
 	}
 	ck_assert_int_eq(diag.errors, 0);
 	static const char *const bad[] = {
-		"", "b4", "b4 hq32 hkv8 sq4096 sk4096", "b4 hq32 hkv8 sq4096 sk4096 align8", "b4 hq32 hkv8 sq4096 sk4096 align16 ",
-		"b4  hq32 hkv8 sq1 sk1 align16", "b-1 hq1 hkv1 sq1 sk1 align16", "b1 hq0 hkv1 sq1 sk1 align16", "b1 hq1 hkv0 sq1 sk1 align16",
-		"b1 hq33 hkv2 sq1 sk1 align16", "b1 hq3 hkv2 sq1 sk1 align2", "b1 hq1 hkv2 sq1 sk1 align2", "b2147483648 hq1 hkv1 sq1 sk1 align2",
-		"b1 hq1 hkv1 sq99999999999999999999 sk1 align2", "hq1 b1 hkv1 sq1 sk1 align2", "b1 hq1 hkv1 sq0x10 sk1 align2",
+	    "",
+	    "b4",
+	    "b4 hq32 hkv8 sq4096 sk4096",
+	    "b4 hq32 hkv8 sq4096 sk4096 align8",
+	    "b4 hq32 hkv8 sq4096 sk4096 align16 ",
+	    "b4  hq32 hkv8 sq1 sk1 align16",
+	    "b-1 hq1 hkv1 sq1 sk1 align16",
+	    "b1 hq0 hkv1 sq1 sk1 align16",
+	    "b1 hq1 hkv0 sq1 sk1 align16",
+	    "b1 hq33 hkv2 sq1 sk1 align16",
+	    "b1 hq3 hkv2 sq1 sk1 align2",
+	    "b1 hq1 hkv2 sq1 sk1 align2",
+	    "b2147483648 hq1 hkv1 sq1 sk1 align2",
+	    "b1 hq1 hkv1 sq99999999999999999999 sk1 align2",
+	    "hq1 b1 hkv1 sq1 sk1 align2",
+	    "b1 hq1 hkv1 sq0x10 sk1 align2",
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		const int before = diag.errors;
@@ -148,9 +173,13 @@ END_TEST
 
 START_TEST(problem_groups) /* HD-17: refused before anything is made, with the numbers */
 {
-	static const struct { int64_t q, kv; int group; bool good; } table[] = {
-		{12, 2, 6, true}, {40, 8, 5, true}, {9, 3, 3, true}, {7, 1, 7, true}, {12, 2, 0, true},
-		{33, 2, 0, false}, {3, 2, 0, false}, {4, 0, 0, false}, {2, 4, 0, false}, {12, 2, 4, false},
+	static const struct {
+		int64_t q, kv;
+		int group;
+		bool good;
+	} table[] = {
+	    {12, 2, 6, true},  {40, 8, 5, true}, {9, 3, 3, true},  {7, 1, 7, true},  {12, 2, 0, true},
+	    {33, 2, 0, false}, {3, 2, 0, false}, {4, 0, 0, false}, {2, 4, 0, false}, {12, 2, 4, false},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct problem p = {1, table[i].q, table[i].kv, 8, 8, 16};
@@ -222,23 +251,23 @@ START_TEST(recipe_refuses)
 {
 	const char *const head = "recipe load_bytes 16 kv_group 1\n";
 	static const char *const bad[] = {
-		"kernel x grid rows tile 64 threads 128 smem_bytes 0\n",
-		"kernel 1x grid scores tile 64 threads 128 smem_bytes 0\n",
-		"kernel x grid scores tile 0 threads 128 smem_bytes 0\n",
-		"kernel x grid scores tile 64 threads 2048 smem_bytes 0\n",
-		"kernel x grid scores tile 64 threads 128 smem_bytes -1\n",
-		"kernel x grid scores tile 064 threads 128 smem_bytes 1\n",
-		"kernel x grid scores tile 64 threads 128 smem_bytes 99999999999\n",
-		"kernel x grid scores tile 64 threads 128 smem_bytes 1 more\n",
-		"kernel x grid scores tile 64 threads 128\n",
-		"kernel x grid scores tile 64 threads 128 smem_bytes 1",
-		"kernel ../x grid scores tile 64 threads 128 smem_bytes 1\n",
-		"kernel aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa grid scores tile 64 threads 128 smem_bytes 1\n",
-		"piece delta size rows tile 64 unit 0 zeroed 2\n",
-		"piece delta size columns tile 64 unit 0 zeroed 1\n",
-		"recipe load_bytes 16 kv_group 1\n",
-		"nonsense\n",
-		"\n",
+	    "kernel x grid rows tile 64 threads 128 smem_bytes 0\n",
+	    "kernel 1x grid scores tile 64 threads 128 smem_bytes 0\n",
+	    "kernel x grid scores tile 0 threads 128 smem_bytes 0\n",
+	    "kernel x grid scores tile 64 threads 2048 smem_bytes 0\n",
+	    "kernel x grid scores tile 64 threads 128 smem_bytes -1\n",
+	    "kernel x grid scores tile 064 threads 128 smem_bytes 1\n",
+	    "kernel x grid scores tile 64 threads 128 smem_bytes 99999999999\n",
+	    "kernel x grid scores tile 64 threads 128 smem_bytes 1 more\n",
+	    "kernel x grid scores tile 64 threads 128\n",
+	    "kernel x grid scores tile 64 threads 128 smem_bytes 1",
+	    "kernel ../x grid scores tile 64 threads 128 smem_bytes 1\n",
+	    "kernel aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa grid scores tile 64 threads 128 smem_bytes 1\n",
+	    "piece delta size rows tile 64 unit 0 zeroed 2\n",
+	    "piece delta size columns tile 64 unit 0 zeroed 1\n",
+	    "recipe load_bytes 16 kv_group 1\n",
+	    "nonsense\n",
+	    "\n",
 	};
 	struct recipe r;
 	struct text text = {0};
@@ -246,7 +275,8 @@ START_TEST(recipe_refuses)
 		struct diag diag = {0};
 		text.len = 0;
 		text_addf(&text, "%s%s", head, bad[i]);
-		ck_assert_msg(recipe_parse(&r, text_str(&text), &diag) == -1 && diag.errors == 1, "accepted %s", bad[i]);
+		ck_assert_msg(recipe_parse(&r, text_str(&text), &diag) == -1 && diag.errors == 1, "accepted %s",
+		              bad[i]);
 		diag_free(&diag);
 	}
 	struct diag diag = {0};
@@ -276,18 +306,23 @@ END_TEST
 START_TEST(grid_counts)
 {
 	for (int i = 0; i < 3000; i++) {
-		const struct recipe_shape s = {rng_in(0, 4), rng_in(0, 9), rng_in(0, 3), rng_in(0, 700), rng_in(0, 700)};
-		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200), .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1)};
+		const struct recipe_shape s = {rng_in(0, 4), rng_in(0, 9), rng_in(0, 3), rng_in(0, 700),
+		                               rng_in(0, 700)};
+		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200),
+		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1)};
 		int64_t tiles_q = 0, tiles_k = 0;
 		for (int64_t q = 0; q < s.seqlen_q; q += k.tile)
 			tiles_q++;
 		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
 			tiles_k++;
-		const int64_t expected[GRID_COUNT] = {
-			tiles_q * s.heads_q * s.batch, tiles_k * s.heads_kv * s.batch, tiles_k * s.heads_q * s.batch, tiles_q * tiles_k * s.heads_q * s.batch};
+		const int64_t expected[GRID_COUNT] = {tiles_q * s.heads_q * s.batch, tiles_k * s.heads_kv * s.batch,
+		                                      tiles_k * s.heads_q * s.batch,
+		                                      tiles_q * tiles_k * s.heads_q * s.batch};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
-		const struct recipe_piece p = {.tile = (int)rng_in(0, 200), .unit = (int)rng_in(0, 256), .size = (enum recipe_size)rng_in(0, SIZE_COUNT - 1)};
+		const struct recipe_piece p = {.tile = (int)rng_in(0, 200),
+		                               .unit = (int)rng_in(0, 256),
+		                               .size = (enum recipe_size)rng_in(0, SIZE_COUNT - 1)};
 		int64_t rows = s.seqlen_q;
 		while (p.tile > 0 && rows % p.tile != 0)
 			rows++;
@@ -315,8 +350,10 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	k.tile = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, 1, 1}), -1);
 	struct recipe_piece p = {.tile = 128, .unit = 128, .size = SIZE_ROWS_QK};
-	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){15000, 10, 10, 128, 128}), 15000LL * 10 * 128 * 128 * 4);
-	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){8300, 16, 16, 1, 1}), 8300LL * 16 * 128 * 128 * 4);
+	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){15000, 10, 10, 128, 128}),
+	                 15000LL * 10 * 128 * 128 * 4);
+	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){8300, 16, 16, 1, 1}),
+	                 8300LL * 16 * 128 * 128 * 4);
 	for (int size = 0; size < SIZE_COUNT; size++) {
 		p.size = (enum recipe_size)size;
 		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){big, big, big, big, big}), -1);
