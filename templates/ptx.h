@@ -86,6 +86,9 @@ DEVICE unsigned mov_tid_x()
 	return t;
 }
 
+// Tells the compiler that a value is the same in all lanes, so that it and what follows from it may use uniform registers.
+DEVICE int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
+
 DEVICE unsigned prmt(unsigned a, unsigned b, unsigned selector)
 {
 	unsigned r;
@@ -106,13 +109,14 @@ DEVICE float lg2(float x)
 	return y;
 }
 
-// Adds 4 consecutive floats to global memory; no result. The vector form needs sm_90 and a 16-byte aligned address.
+// Adds a lane's 4 floats to global memory; no result. A warp's instruction covers whole 128-byte lines when p is
+// 4 * lane (vector form: needs sm_90 and a 16-byte aligned address) or lane (the floats then lie 32 apart) on a line.
 template <int N> struct Width {};
 DEVICE void red_add_4(float *p, const float (&v)[4], Width<1>)
 {
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p + i), "f"(v[i]) : "memory");
+		asm volatile("red.global.add.f32 [%0], %1;" ::"l"(p + 32 * i), "f"(v[i]) : "memory");
 }
 template <int N> DEVICE void red_add_4(float *p, const float (&v)[4], Width<N>)
 {

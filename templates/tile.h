@@ -14,15 +14,16 @@ template <int CHUNKS> DEVICE int swizzle(int row)
 // Byte offset of a chunk.
 template <int CHUNKS> DEVICE int tile_offset(int row, int chunk) { return (row * CHUNKS + (chunk ^ swizzle<CHUNKS>(row))) * 16; }
 
-// The part of a chunk address that depends on the lane: its row, and its own lowest bit of the chunk index. The rest, a
-// chunk (even where the lane has a bit of its own) and whole groups of 8 rows, both constants, mostly becomes immediates.
+// The part of a chunk address that depends on the lane or warp: its row, and its own bits of the chunk index. The rest, a
+// chunk that has none of those bits and whole groups of 8 rows, both constants, mostly becomes immediates.
 template <int CHUNKS> struct TileLane {
+	static constexpr int LOW = (1 << swizzle_bits<CHUNKS>()) - 1;
 	unsigned row, x;
-	__device__ __forceinline__ TileLane(unsigned tile, int row_, int odd) : row(tile + row_ * CHUNKS * 16), x((odd ^ swizzle<CHUNKS>(row_)) * 16) {}
+	__device__ __forceinline__ TileLane(unsigned tile, int row_, int own)
+		: row(tile + (row_ * CHUNKS + (own & ~LOW)) * 16), x(((own & LOW) ^ swizzle<CHUNKS>(row_)) * 16) {}
 	__device__ __forceinline__ unsigned at(int row8, int chunk) const
 	{
-		constexpr int low = (1 << swizzle_bits<CHUNKS>()) - 1;
-		return row + (row8 * CHUNKS + (chunk & ~low)) * 16 + (x ^ ((chunk & low) * 16));
+		return row + (row8 * CHUNKS + (chunk & ~LOW)) * 16 + (x ^ ((chunk & LOW) * 16));
 	}
 };
 

@@ -1,0 +1,157 @@
+/* What the planner must know of templates/sm80/bwd.cu. Names and formulas mirror the skeleton's constants. */
+#include "gen/model.h"
+
+#include <stdio.h>
+
+static int steps(int columns) { return (columns + 15) / 16; }
+static bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
+
+/* How the warps share a product of 16-row blocks and 16-column steps; see warps_down in the skeleton. */
+struct share { int down, blocks, steps; };
+
+static struct share share_make(int warps, int all_blocks, int all_steps, int least)
+{
+	struct share best = {0};
+	int best_cost = 0;
+	for (int down = 1; down <= warps; down *= 2) {
+		const int rows = all_blocks / down, columns = (all_steps * down + warps - 1) / warps;
+		const int cost = rows * columns * 64 + rows + columns;
+		if (all_blocks % down == 0 && columns >= least && (best.down == 0 || cost < best_cost)) {
+			best = (struct share){down, rows, columns};
+			best_cost = cost;
+		}
+	}
+	return best;
+}
+
+static struct share share_s(int m, int n, int warps, bool dropout)
+{
+	return share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 1);
+}
+
+static bool in_range(int x, int low, int high) { return is_power_of_2(x) && x >= low && x <= high; }
+
+static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec)
+{
+	if (!in_range(t->warps, 2, 16)) {
+		snprintf(reason, REASON_MAX, "%d warps; want 2, 4, 8 or 16", t->warps);
+		return false;
+	}
+	if (!in_range(t->m, 32, 256)) {
+		snprintf(reason, REASON_MAX, "m %d; want 32, 64, 128 or 256", t->m);
+		return false;
+	}
+	if (!in_range(t->n, 32, 256)) {
+		snprintf(reason, REASON_MAX, "n %d; want 32, 64, 128 or 256", t->n);
+		return false;
+	}
+	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
+	const struct share s = share_s(t->m, t->n, t->warps, dropout);
+	if (s.down == 0 || t->n / 16 % (t->warps / s.down) != 0) {
+		snprintf(reason, REASON_MAX, "m %d, n %d is too small for %d warps%s; want fewer", t->m, t->n, t->warps,
+		         dropout ? ", which own 64 keys each with dropout" : "");
+		return false;
+	}
+	if (t->stages < 1 || t->stages > 2) {
+		snprintf(reason, REASON_MAX, "%d stages; want 1 or 2", t->stages);
+		return false;
+	}
+	return true;
+}
+
+static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
+{
+	static const struct { int m, n, warps; } shapes[] = {
+		{64, 128, 8}, {128, 128, 8}, {128, 64, 8}, {64, 64, 8}, {32, 64, 8}, {64, 128, 4}, {64, 64, 4}, {32, 64, 4}, {32, 32, 4},
+	};
+	int count = 0;
+	(void)target;
+	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+		for (int stages = 2; stages >= 1; stages--) {
+			const struct tile_request t = {.m = shapes[i].m, .n = shapes[i].n, .warps = shapes[i].warps, .stages = stages};
+			char reason[REASON_MAX];
+			if (count < max && bwd_legal(reason, &t, spec))
+				tile[count++] = t;
+		}
+	return count;
+}
+
+static void add_term(struct candidate *c, const char *name, int bytes)
+{
+	struct smem_term *term = &c->smem_term[c->smem_term_count++];
+	snprintf(term->name, sizeof term->name, "%s", name);
+	term->bytes = bytes;
+	c->smem_bytes += bytes;
+}
+
+/* Accumulator registers of a thread. */
+static int accumulators(struct share s) { return s.blocks * s.steps * 8; }
+/* Shared memory read by ldmatrix, bytes. */
+static double operands(struct share s, int warps, int depth) { return 512.0 * warps * depth * (s.blocks + s.steps); }
+/* Matrix work, FLOP; warps without a last step of their own are counted as if they had it. */
+static double product(struct share s, int warps, int depth) { return 8192.0 * warps * depth * s.blocks * s.steps; }
+static int int_max(int a, int b) { return a > b ? a : b; }
+
+static void bwd_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+{
+	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
+	const int steps_qk = steps(spec->head_dim_qk), steps_v = steps(spec->head_dim_v);
+	const int row_qk = steps_qk * 32, row_v = steps_v * 32; /* bytes of a shared row */
+	const int m = c->tile_m, n = c->tile_n, warps = c->warps;
+	const struct share s = share_s(m, n, warps, dropout);
+	const struct share dv = share_make(warps, n / 16, steps_v, 1), dk = share_make(warps, n / 16, steps_qk, 1);
+	const struct share dq = share_make(warps, m / 16, steps_qk, 1);
+	(void)target;
+
+	c->smem_term_count = c->smem_bytes = 0;
+	add_term(c, "K or dK", n * row_qk);
+	add_term(c, "V or dV", n * row_v);
+	add_term(c, "Q", c->stages * m * row_qk);
+	add_term(c, "dO", c->stages * m * row_v);
+	add_term(c, "P", 2 * m * n);
+	add_term(c, "dS", 2 * m * n);
+	add_term(c, "LSE and delta", c->stages * m * 8);
+	add_term(c, "dropout key", 16);
+
+	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. */
+	c->regs = accumulators(dk) + accumulators(dv) + int_max(2 * accumulators(s), accumulators(dq)) + 56;
+
+	/* One visited tile, in clocks of one SM. */
+	const double cells = (double)m * n;
+	const double flop = product(s, warps, steps_qk + steps_v) + product(dv, warps, m / 16) + product(dk, warps, m / 16) +
+	                    product(dq, warps, n / 16);
+	const double smem_bytes = operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) + operands(dk, warps, m / 16) +
+	                          operands(dq, warps, n / 16) + 4 * cells /* P and dS written */ +
+	                          (double)m * (row_qk + row_v) /* arriving Q and dO */ + 2.0 * m * row_qk /* leaving dQ */;
+	const double dropout_ops = dropout ? 9 : 0; /* two Philox calls and eight LOP3 for 32 cells, two masks, one product */
+	c->cost_us[COST_MMA] = flop / device->mma_flop_clk;
+	c->cost_us[COST_EXP] = cells / device->exp_clk;
+	c->cost_us[COST_ALU] = cells * (6.5 + dropout_ops) / device->alu_clk;
+	c->cost_us[COST_SMEM] = smem_bytes / 128;
+}
+
+static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+{
+	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
+	(void)target;
+	*recipe = (struct recipe){
+		.kernel_count = 3,
+		.kernel = {{.entry = "fagen_delta", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = threads},
+		           {.entry = "fagen_backward", .grid = GRID_KEY_TILES, .tile = c->tile_n, .threads = threads, .smem_bytes = c->smem_bytes},
+		           {.entry = "fagen_dquery", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = threads,
+		            .smem_bytes = 2 * c->tile_m * columns}},
+		.piece_count = 2,
+		.piece = {{.name = "delta", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = 2},
+		          {.name = "dquery_accum", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = columns}},
+	};
+}
+
+const struct template_model model_sm80_bwd = {
+	.templ = "sm80/bwd",
+	.pass = PASS_BACKWARD,
+	.cc_min = 80,
+	.tiles = bwd_tiles,
+	.legal = bwd_legal,
+	.shape = bwd_shape,
+	.recipe = bwd_recipe,
+};

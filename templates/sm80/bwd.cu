@@ -1,0 +1,438 @@
+// Backward, portable schedule (FlashAttention-2, Dao 2023, section 3): one CTA per key tile of one key/value head. K and V
+// stay in shared memory, dK and dV in registers; the query tiles that see the keys stream past, one query head of the
+// group after the other, so that dK and dV need neither atomics nor workspace. A tile costs five products:
+//   S = Q K^T, dP = dO V^T, dV += P^T dO, dK += dS^T Q, dQ = dS K,   dS = P (dP - delta).
+// P and dS pass through shared memory, because each product shares its work among the warps in its own way. dQ is summed
+// over the key tiles in float32 global memory, in the order of the accumulators; only this file knows that order.
+//
+// fagen_delta runs before: it prepares the statistics of the rows and clears the sums. fagen_dquery runs after and
+// rounds them.
+
+constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // 16-column steps of a row of Q, K, dQ or dK
+constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // of V, dO or dV
+constexpr int CHUNKS_QK = 2 * STEPS_QK;           // 16-byte chunks of a shared row, zero past the head dimension
+constexpr int CHUNKS_V = 2 * STEPS_V;
+constexpr int CHUNKS_N = TILE_N / 8;              // of a row of P or dS
+constexpr bool DROPOUT = KEEP_256 < 256;
+constexpr float KEEP_SCALE = 256.0f / KEEP_256;
+
+DEVICE constexpr bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
+static_assert(is_power_of_2(TILE_M) && is_power_of_2(TILE_N) && is_power_of_2(WARPS), "warps split tiles evenly");
+static_assert(STAGES == 1 || STAGES == 2, "buffers of Q, dO and the row statistics");
+
+// How many warps share the rows of a product of `blocks` 16-row blocks and `steps` 16-column steps, the others sharing
+// its columns, `least` steps at least to a warp: the split with the least matrix work, and of those the one that reads the
+// fewest operands from shared memory.
+DEVICE constexpr int warps_down(int blocks, int steps, int least)
+{
+	int best = 0, best_cost = 0;
+	for (int down = 1; down <= WARPS; down *= 2) {
+		const int rows = blocks / down, columns = (steps * down + WARPS - 1) / WARPS;
+		const int cost = rows * columns * 64 + rows + columns;
+		if (blocks % down == 0 && columns >= least && (best == 0 || cost < best_cost)) {
+			best = down;
+			best_cost = cost;
+		}
+	}
+	return best;
+}
+
+template <int ALL_BLOCKS, int ALL_STEPS, int LEAST> struct Share {
+	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, LEAST);
+	static_assert(DOWN > 0, "fewer warps or a larger tile: this one cannot be shared");
+	static constexpr int ACROSS = WARPS / DOWN;
+	static constexpr int BLOCKS = ALL_BLOCKS / DOWN;                  // 16-row blocks of a warp, neighbours
+	static constexpr int STEPS = (ALL_STEPS + ACROSS - 1) / ACROSS;   // 16-column steps of a warp, ACROSS apart
+	static constexpr bool EVEN = ALL_STEPS % ACROSS == 0;
+	static __device__ __forceinline__ int down() { return mov_tid_x() / 32 % DOWN; }
+	static __device__ __forceinline__ int across() { return mov_tid_x() / 32 / DOWN; }
+	// The last step of some warps may lie past the end.
+	static __device__ __forceinline__ bool has(int step) { return EVEN || across() + step * ACROSS < ALL_STEPS; }
+};
+
+// A dropout word serves 64 keys of a thread's rows: its warp had better own them all.
+using ShareS = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 1>;
+using ShareDv = Share<TILE_N / 16, STEPS_V, 1>;
+using ShareDk = Share<TILE_N / 16, STEPS_QK, 1>;
+using ShareDq = Share<TILE_M / 16, STEPS_QK, 1>;
+constexpr int BLOCKS_S = ShareS::BLOCKS, STEPS_S = ShareS::STEPS; // here a warp's columns are neighbours
+
+struct Statistics { float lse2[TILE_M], delta[TILE_M]; }; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
+
+struct Smem {
+	unsigned short key[TILE_N * CHUNKS_QK * 8];            // [TILE_N][CHUNKS_QK], swizzled chunks; at the end dK
+	unsigned short value[TILE_N * CHUNKS_V * 8];           // [TILE_N][CHUNKS_V]; at the end dV
+	unsigned short query[STAGES][TILE_M * CHUNKS_QK * 8];  // [TILE_M][CHUNKS_QK]
+	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];    // [TILE_M][CHUNKS_V]
+	unsigned short prob[TILE_M * TILE_N];                  // [TILE_M][CHUNKS_N]
+	unsigned short dscore[TILE_M * TILE_N];                // [TILE_M][CHUNKS_N]
+	Statistics rows[STAGES];
+	DropoutKey dropout;                                    // its head is that of query head 0
+};
+static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_bwd.c disagree");
+
+template <bool V> struct Choice { static constexpr bool YES = V; };
+
+DEVICE float infinity() { return __int_as_float(0x7f800000); }
+
+// Rows of a query tile in the workspaces.
+DEVICE long long tile_index(const fagen_abi &p, int b, int h, int tile)
+{
+	return ((long long)b * p.heads_q + h) * ceil_div(p.seqlen_q, TILE_M) + tile;
+}
+DEVICE Statistics *tile_statistics(const fagen_abi &p, long long index) { return reinterpret_cast<Statistics *>(p.delta) + index; }
+// The sums of dQ lie in 16x8 blocks in the order [16-row block][8-column block], and inside a block as the lanes hold them:
+// element e of a lane at sum_place(lane) + SUM_APART * e.
+constexpr int SUM_BLOCK = 128, SUM_TILE = TILE_M * CHUNKS_QK * 8;
+constexpr int SUM_APART = RED_WIDTH == 1 ? 32 : 1;
+DEVICE int sum_place(int lane) { return RED_WIDTH == 1 ? lane : 4 * lane; }
+DEVICE float *tile_sums(const fagen_abi &p, long long index) { return reinterpret_cast<float *>(p.dquery_accum) + index * SUM_TILE; }
+
+DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h)
+{
+	return reinterpret_cast<unsigned short *>(t.data) + b * t.stride_batch + h * t.stride_head;
+}
+DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int q)
+{
+	return reinterpret_cast<const float *>(t.data) + b * t.stride_batch + h * t.stride_head + q * t.stride_seq;
+}
+
+// acc += A B over DEPTH steps of 16: a(i, step) and b(step, j) are the lane's ldmatrix addresses.
+template <int DEPTH, bool A_TRANS, bool B_TRANS, int BLOCKS, int COLUMNS, class A, class B, class Has>
+DEVICE void product(float (&acc)[BLOCKS][COLUMNS][4], A a, B b, Has has)
+{
+#pragma unroll
+	for (int step = 0; step < DEPTH; step++) {
+		unsigned left[BLOCKS][4];
+#pragma unroll
+		for (int i = 0; i < BLOCKS; i++) {
+			if constexpr (A_TRANS)
+				ldmatrix_x4_trans(left[i], a(i, step));
+			else
+				ldmatrix_x4(left[i], a(i, step));
+		}
+#pragma unroll
+		for (int j = 0; j < COLUMNS / 2; j++) {
+			if (!has(j))
+				continue;
+			unsigned right[4];
+			if constexpr (B_TRANS)
+				ldmatrix_x4_trans(right, b(step, j));
+			else
+				ldmatrix_x4(right, b(step, j));
+#pragma unroll
+			for (int i = 0; i < BLOCKS; i++) {
+				mma_m16n8k16(acc[i][2 * j], left[i], right[0], right[1], Element{});
+				mma_m16n8k16(acc[i][2 * j + 1], left[i], right[2], right[3], Element{});
+			}
+		}
+	}
+}
+
+// Lanes' rows and chunks of an operand that is a shared tile of rows. Plain: A rows lane%16, chunk lane/16; B, whose rows
+// are the columns of the product, rows lane%8 + 8*(lane/16), chunk lane/8%2. Transposed, so that the tile's rows run along
+// the depth: A as B and B as A.
+DEVICE int lane_row_a() { return mov_tid_x() % 16; }
+DEVICE int lane_chunk_a() { return mov_tid_x() / 16 % 2; }
+DEVICE int lane_row_b() { return mov_tid_x() % 8 + mov_tid_x() / 16 % 2 * 8; }
+DEVICE int lane_chunk_b() { return mov_tid_x() / 8 % 2; }
+
+// acc = rows of `left` times rows of `right`, TILE_M x TILE_N, over DEPTH steps of columns.
+template <int DEPTH> DEVICE void product_s(float (&acc)[BLOCKS_S][2 * STEPS_S][4], unsigned left, unsigned right)
+{
+	constexpr int CHUNKS = 2 * DEPTH;
+	const TileLane<CHUNKS> a(left, ShareS::down() * 16 * BLOCKS_S + lane_row_a(), lane_chunk_a());
+	const TileLane<CHUNKS> b(right, ShareS::across() * 16 * STEPS_S + lane_row_b(), lane_chunk_b());
+#pragma unroll
+	for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+		for (int j = 0; j < 2 * STEPS_S; j++)
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				acc[i][j][e] = 0;
+	product<DEPTH, false, false>(
+		acc, [&](int i, int step) { return a.at(16 * i, 2 * step); }, [&](int step, int j) { return b.at(16 * j, 2 * step); },
+		[](int) { return true; });
+}
+
+// acc += cells^T rows: cells [TILE_M][TILE_N] is P or dS, rows [TILE_M][CHUNKS] is dO or Q.
+template <class Share_, int CHUNKS>
+DEVICE void product_keys(float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], unsigned cells, unsigned rows)
+{
+	// Blocks of a warp are neighbours and a power of two of them, so its own chunk bits and those of i are apart.
+	const TileLane<CHUNKS_N> a(cells, lane_row_b(), Share_::down() * 2 * Share_::BLOCKS + lane_chunk_b());
+	const TileLane<CHUNKS> b(rows, lane_row_a(), 2 * Share_::across() + lane_chunk_a());
+	product<TILE_M / 16, true, true>(
+		acc, [&](int i, int step) { return a.at(16 * step, 2 * i); },
+		[&](int step, int j) { return b.at(16 * step, 2 * Share_::ACROSS * j); }, [](int j) { return Share_::has(j); });
+}
+
+// Writes a warp's part of dK or dV, times scale, into its tile.
+template <class Share_, int CHUNKS>
+DEVICE void round_keys(unsigned tile, const float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], float scale)
+{
+	const int lane = mov_tid_x() % 32;
+	const TileLane<CHUNKS> to(tile, Share_::down() * 16 * Share_::BLOCKS + lane / 4, 2 * Share_::across());
+#pragma unroll
+	for (int i = 0; i < Share_::BLOCKS; i++)
+#pragma unroll
+		for (int j = 0; j < 2 * Share_::STEPS; j++)
+#pragma unroll
+			for (int r = 0; r < 2; r++)
+				if (Share_::has(j / 2))
+					st_shared_4(to.at(16 * i + 8 * r, j / 2 * 2 * Share_::ACROSS + j % 2) + lane % 4 * 4,
+					            cvt_rn_x2(acc[i][j][2 * r] * scale, acc[i][j][2 * r + 1] * scale, Element{}));
+}
+
+// TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.
+extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_constant__ fagen_abi p)
+{
+	const int tiles = ceil_div(p.seqlen_q, TILE_M);
+	const int tile = blockIdx.x % tiles, h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
+	const long long index = tile_index(p, b, h, tile);
+	const unsigned short *out = head_address(p.out, b, h), *dout = head_address(p.dout, b, h);
+
+	float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
+	for (int i = threadIdx.x; i < SUM_TILE / 4; i += THREADS)
+		sums[i] = make_float4(0, 0, 0, 0);
+
+	for (int row = threadIdx.x / 8; row < TILE_M; row += THREADS / 8) {
+		const int q = tile * TILE_M + row;
+		float sum = 0;
+		if (q < p.seqlen_q)
+			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
+				const unsigned short *o = out + q * p.out.stride_seq + d, *g = dout + q * p.dout.stride_seq + d;
+				union { uint4 all; unsigned short each[8]; } x, y;
+				if constexpr (LOAD_BYTES == 16) {
+					x.all = *reinterpret_cast<const uint4 *>(o);
+					y.all = *reinterpret_cast<const uint4 *>(g);
+				} else {
+#pragma unroll
+					for (int e = 0; e < 8; e++)
+						x.each[e] = o[e], y.each[e] = g[e];
+				}
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					sum += cvt_f32(x.each[e], Element{}) * cvt_f32(y.each[e], Element{});
+			}
+		for (int i = 4; i > 0; i /= 2)
+			sum += __shfl_xor_sync(~0u, sum, i);
+		if (threadIdx.x % 8 == 0) {
+			float lse2 = infinity(), delta = 0; // of rows past the end too: P = 2^-inf = 0, and dS = 0
+			if (q < p.seqlen_q) {
+				const float lse = *row_address(p.lse, b, h, q);
+				if (lse != -infinity()) {
+					lse2 = lse * 1.44269504088896341f;
+					delta = sum - (p.dlse.data ? *row_address(p.dlse, b, h, q) : 0);
+				}
+			}
+			tile_statistics(p, index)->lse2[row] = lse2;
+			tile_statistics(p, index)->delta[row] = delta;
+		}
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __grid_constant__ fagen_abi p)
+{
+	extern __shared__ __align__(128) unsigned char smem_bytes[];
+	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
+
+	// Tiles of one head are neighbours in the grid and share its queries in L2. The first keys, which causal rows see
+	// most often, go first.
+	const int tiles = ceil_div(p.seqlen_k, TILE_N);
+	const int k0 = blockIdx.x % tiles * TILE_N;
+	const int h_kv = blockIdx.x / tiles % p.heads_kv;
+	const int b = blockIdx.x / tiles / p.heads_kv;
+	const int group = KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv;
+
+	if (DROPOUT && threadIdx.x == 0) { // read after the first barrier
+		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q), (unsigned)offset};
+	}
+
+	// The walk over query heads and tiles; it stands on the newest tile that is loaded.
+	const Stream head_walk = stream_begin(query_range(k0, k0 + TILE_N, p.seqlen_q, p.seqlen_k), TILE_M);
+	Stream walk = head_walk;
+	int left = group * stream_count(&head_walk); // tiles to load
+	int next_head = h_kv * group, next_tile = 0, next_class = TILE_EMPTY;
+	const auto load_next = [&](int stage) {
+		if (left > 0) {
+			left--;
+			if (!stream_next(&walk, &next_tile, &next_class)) {
+				next_head++;
+				walk = head_walk;
+				stream_next(&walk, &next_tile, &next_class);
+			}
+			tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query[stage]), head_address(p.query, b, next_head),
+			                                                   p.query.stride_seq, next_tile * TILE_M, p.seqlen_q);
+			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[stage]), head_address(p.dout, b, next_head),
+			                                                 p.dout.stride_seq, next_tile * TILE_M, p.seqlen_q);
+			const int chunk = mov_tid_x();
+			const auto *rows = reinterpret_cast<const char *>(tile_statistics(p, tile_index(p, b, next_head, next_tile)));
+			if (chunk < (int)sizeof(Statistics) / 16)
+				cp_async_16_zfill(cvta_shared(&smem.rows[stage]) + 16 * chunk, rows + 16 * chunk, true);
+		}
+		cp_async_commit();
+	};
+
+	float dkey[ShareDk::BLOCKS][2 * ShareDk::STEPS][4] = {};
+	float dvalue[ShareDv::BLOCKS][2 * ShareDv::STEPS][4] = {};
+	int visits = left, stage = 0;
+	if (visits > 0) {
+		tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv), p.key.stride_seq, k0, p.seqlen_k);
+		tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.value, b, h_kv), p.value.stride_seq, k0, p.seqlen_k);
+		load_next(0);
+	}
+
+#pragma unroll 1
+	for (; visits > 0; visits--) {
+		const int h = next_head, tile = next_tile, tile_class = next_class;
+		cp_async_wait<0>();
+		__syncthreads(); // this tile of all threads before its readers; readers of the last P, dS, Q and dO before their writers
+		if constexpr (STAGES == 2)
+			load_next(stage ^ 1);
+
+		// This lane's first row and first column in the tile.
+		const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4, col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
+		unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
+		if constexpr (DROPOUT) {
+			DropoutKey key = smem.dropout;
+			key.head += h;
+#pragma unroll
+			for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+				for (int w = 0; w < (2 * STEPS_S + 7) / 8; w++) {
+					const int k = k0 + col_2t + 64 * w;
+					kept[i][w] = dropout_bits(key, tile * TILE_M + row_g + 16 * i, k) << (k / 8 % 8); // block j is now at 7 - j%8
+				}
+		}
+
+		float s[BLOCKS_S][2 * STEPS_S][4];
+		product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key));
+
+		// P, written for dV; s becomes the derivative P * score_grad.
+		const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob), row_g, col_2t / 8);
+		const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore), row_g, col_2t / 8);
+		const auto probabilities = [&](auto partial) {
+#pragma unroll
+			for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					const int row_in = row_g + 16 * i + 8 * r;
+					const RowState row = row_state(b, h, tile * TILE_M + row_in, p.seqlen_q, p.seqlen_k);
+					const float lse2 = smem.rows[stage].lse2[row_in];
+#pragma unroll
+					for (int j = 0; j < 2 * STEPS_S; j++) {
+						float prob[2];
+#pragma unroll
+						for (int e = 0; e < 2; e++) {
+							const ColState col = col_state(b, h, k0 + col_2t + 8 * j + e, p.seqlen_q, p.seqlen_k);
+							float &x = s[i][j][2 * r + e];
+							const float grad = score_grad(x, row, col);
+							prob[e] = ex2(fminf(score(x, row, col) * LOGIT_SCALE - lse2, 0)); // rounding of huge logits stays below 1
+							if (decltype(partial)::YES && !mask_keep(row, col))
+								prob[e] = 0;
+							x = prob[e] * grad;
+						}
+						unsigned pair = cvt_rn_x2(prob[0], prob[1], Element{});
+						if constexpr (DROPOUT)
+							pair &= prmt(kept[i][j / 8] << (j % 8), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
+						st_shared_4(prob_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, pair);
+					}
+				}
+		};
+		if (tile_class == TILE_FULL)
+			probabilities(Choice<false>{});
+		else
+			probabilities(Choice<true>{});
+
+		float dp[BLOCKS_S][2 * STEPS_S][4];
+		product_s<STEPS_V>(dp, cvta_shared(smem.dout[stage]), cvta_shared(smem.value));
+#pragma unroll
+		for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				const float delta = smem.rows[stage].delta[row_g + 16 * i + 8 * r];
+#pragma unroll
+				for (int j = 0; j < 2 * STEPS_S; j++) {
+					float ds[2];
+#pragma unroll
+					for (int e = 0; e < 2; e++) {
+						float x = dp[i][j][2 * r + e];
+						if constexpr (DROPOUT) {
+							const unsigned sign = prmt(kept[i][j / 8] << (j % 8), 0, 0x8888 + 0x1111 * (2 * r + e));
+							x = __uint_as_float(__float_as_uint(x) & sign) * KEEP_SCALE;
+						}
+						ds[e] = s[i][j][2 * r + e] * (x - delta);
+					}
+					st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, cvt_rn_x2(ds[0], ds[1], Element{}));
+				}
+			}
+		__syncthreads(); // writers of P and dS before their readers
+
+		product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob), cvta_shared(smem.dout[stage]));
+		product_keys<ShareDk, CHUNKS_QK>(dkey, cvta_shared(smem.dscore), cvta_shared(smem.query[stage]));
+		float *const sums = tile_sums(p, tile_index(p, b, h, tile));
+		if constexpr (STAGES == 1) {
+			__syncthreads(); // readers of Q, dO and the statistics before they are overwritten
+			load_next(0);
+		}
+
+		float dquery[ShareDq::BLOCKS][2 * ShareDq::STEPS][4] = {};
+		{
+			const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore), ShareDq::down() * 16 * ShareDq::BLOCKS + lane_row_a(), lane_chunk_a());
+			const TileLane<CHUNKS_QK> keys(cvta_shared(smem.key), lane_row_a(), 2 * ShareDq::across() + lane_chunk_a());
+			product<TILE_N / 16, false, true>(
+				dquery, [&](int i, int step) { return a.at(16 * i, 2 * step); },
+				[&](int step, int j) { return keys.at(16 * step, 2 * ShareDq::ACROSS * j); }, [](int j) { return ShareDq::has(j); });
+		}
+		float *const own = sums + (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK + sum_place(mov_tid_x() % 32);
+#pragma unroll
+		for (int i = 0; i < ShareDq::BLOCKS; i++)
+#pragma unroll
+			for (int j = 0; j < 2 * ShareDq::STEPS; j++)
+				if (ShareDq::has(j / 2))
+					red_add_4(own + (i * CHUNKS_QK + j / 2 * 2 * ShareDq::ACROSS + j % 2) * SUM_BLOCK, dquery[i][j], Width<RED_WIDTH>{});
+		if constexpr (STAGES == 2)
+			stage ^= 1;
+	}
+
+	__syncthreads(); // readers of K and V before dK and dV overwrite them
+	round_keys<ShareDk, CHUNKS_QK>(cvta_shared(smem.key), dkey, SOFTMAX_SCALE);
+	round_keys<ShareDv, CHUNKS_V>(cvta_shared(smem.value), dvalue, KEEP_SCALE);
+	__syncthreads(); // writers of dK and dV before their readers
+	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.dkey, b, h_kv), p.dkey.stride_seq, k0, p.seqlen_k);
+	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.dvalue, b, h_kv), p.dvalue.stride_seq, k0, p.seqlen_k);
+}
+
+// TILE_M rows of one query head: their sums, scaled and rounded.
+extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_constant__ fagen_abi p)
+{
+	extern __shared__ __align__(128) unsigned char smem_bytes[]; // [TILE_M][CHUNKS_QK], swizzled chunks
+	const unsigned rounded = cvta_shared(smem_bytes);
+	const int tiles = ceil_div(p.seqlen_q, TILE_M);
+	const int tile = blockIdx.x % tiles, h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
+	const float *sums = tile_sums(p, tile_index(p, b, h, tile));
+
+	const int lane = threadIdx.x % 32;
+	for (int block = threadIdx.x / 32; block < SUM_TILE / SUM_BLOCK; block += WARPS) {
+		const float *from = sums + block * SUM_BLOCK + sum_place(lane);
+		float v[4];
+		if constexpr (SUM_APART == 1) {
+			const float4 all = *reinterpret_cast<const float4 *>(from);
+			v[0] = all.x, v[1] = all.y, v[2] = all.z, v[3] = all.w;
+		} else {
+#pragma unroll
+			for (int e = 0; e < 4; e++)
+				v[e] = from[SUM_APART * e];
+		}
+		const int row = block / CHUNKS_QK * 16 + lane / 4;
+#pragma unroll
+		for (int r = 0; r < 2; r++)
+			st_shared_4(rounded + tile_offset<CHUNKS_QK>(row + 8 * r, block % CHUNKS_QK) + lane % 4 * 4,
+			            cvt_rn_x2(v[2 * r] * SOFTMAX_SCALE, v[2 * r + 1] * SOFTMAX_SCALE, Element{}));
+	}
+	__syncthreads(); // writers of the tile before its readers
+	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(rounded, head_address(p.dquery, b, h), p.dquery.stride_seq, tile * TILE_M, p.seqlen_q);
+}
