@@ -148,3 +148,29 @@ real-dump: build/python/dump ## attention inputs of real models into build/real 
 	build/python/dump/bin/python bench/real/dump.py
 real: ## the attention layers of real models through fagen on this GPU
 	@$(PYTHON) bench/real/run.py $(REAL)
+
+# What is carried to a GPU machine, which has neither libyaml nor libmd nor Check: they are linked in.
+CARRY      := build/carry
+CARRY_LIBS := -l:libyaml.a -l:libmd.a -ldl -lpthread -lm
+.PHONY: carry check-gpu gpu-record mutate
+carry: $(CARRY)/fagen $(CARRY)/check_gpu $(CARRY)/libfagen.so ## build what a GPU machine runs, in build/carry
+$(CARRY)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(CARRY_LIBS)
+$(CARRY)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(CARRY_LIBS)
+$(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(call obj,runtime)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -shared -Wl,-soname,libfagen.so.0 -Wl,--exclude-libs,ALL -o $@ $^ $(CARRY_LIBS)
+$(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+
+check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, TOOL=memcheck|racecheck|initcheck|synccheck, BIG=1); writes tests/gpu/last-run.txt
+	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" TOOL="$(TOOL)" BIG="$(BIG)" sh tests/gpu/run
+
+gpu-record: $(B)/check_gpu ## is tests/gpu/last-run.txt of the present sources, with every class passed
+	@$(B)/check_gpu --judge tests/gpu/last-run.txt
+
+mutate: ## break the reference and the kernels one line at a time; the tests must notice (the kernels need a GPU)
+	@MAKE="$(MAKE)" sh tests/mutate

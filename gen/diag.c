@@ -60,7 +60,8 @@ static void caret_print(struct diag *d, struct place place)
 	for (int shown = 0; i < len && shown < SHOWN_MAX; shown++) {
 		size_t n = text_utf8(text + i, len - i);
 		const unsigned char c = (unsigned char)text[i];
-		const bool odd = !n || (c < 0x20 && c != '\t') || c == 0x7F || (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0);
+		const bool odd =
+		    !n || (c < 0x20 && c != '\t') || c == 0x7F || (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0);
 		n = n ? n : 1;
 		text_add(&d->text, odd ? "?" : text + i, odd ? 1 : n);
 		if (i < caret)
@@ -160,7 +161,8 @@ const char *diag_nearest(const char *word, const char *const *names, int count)
 		const int distance = edit_distance(word, len, names[i], name_len);
 		/* Of equally near names, the one that the word begins. */
 		const int rank = 2 * distance + !begins_with(names[i], word);
-		if (distance <= (longer < 6 ? 1 : longer / 3) && distance < least(len, name_len) && rank < nearest_rank) {
+		if (distance <= (longer < 6 ? 1 : longer / 3) && distance < least(len, name_len) &&
+		    rank < nearest_rank) {
 			nearest = names[i];
 			nearest_rank = rank;
 		}

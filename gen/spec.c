@@ -6,7 +6,8 @@
 #include <string.h>
 
 const struct key key_table[KEY_COUNT] = {
-#define SPEC_KEY(id, name, shape, fallback, doc) [KEY_##id] = {name, &shape_##shape, fallback, doc, read_##id, print_##id},
+#define SPEC_KEY(id, name, shape, fallback, doc) \
+	[KEY_##id] = {name, &shape_##shape, fallback, doc, read_##id, print_##id},
 #include "gen/spec.def"
 #undef SPEC_KEY
 };
@@ -105,8 +106,9 @@ static void keys_read(struct reading *r)
 			diag_at(r->diag, (struct place){0}, "'%s' is missing; it is %s", key->name, text_str(&want));
 			text_free(&want);
 		} else
-			r->good[k] = (!r->node[k] || shape_check(key->shape, r->tree[k], r->node[k], key->name, r->diag)) &&
-			             key->read(r) == 0;
+			r->good[k] =
+			    (!r->node[k] || shape_check(key->shape, r->tree[k], r->node[k], key->name, r->diag)) &&
+			    key->read(r) == 0;
 	}
 }
 
@@ -117,9 +119,11 @@ static int root_check(const struct yaml_tree *t, struct diag *d)
 	if (!root || (root->kind == YAML_SCALAR && !root->quoted && !root->len))
 		return diag_at(d, start, "the file is empty; a spec is at least one line, 'head_dim: 64'");
 	if (root->kind == YAML_LIST)
-		return diag_at(d, root->place, "the file is a list; a spec is keys with values, such as 'head_dim: 64'");
+		return diag_at(d, root->place,
+		               "the file is a list; a spec is keys with values, such as 'head_dim: 64'");
 	if (root->kind == YAML_SCALAR)
-		return diag_at(d, root->place, "the file is one text; a spec is keys with values, such as 'head_dim: 64'");
+		return diag_at(d, root->place,
+		               "the file is one text; a spec is keys with values, such as 'head_dim: 64'");
 	return root->kind == YAML_MAP ? 0 : -1;
 }
 

@@ -7,7 +7,7 @@
 
 struct reading { /* one file on its way to a spec */
 	struct spec *spec;
-	const struct yaml_tree *tree[KEY_COUNT];   /* where the key's value lies: the file's tree, or that of the defaults */
+	const struct yaml_tree *tree[KEY_COUNT];   /* where the value lies: the file's tree, or that of the defaults */
 	const struct yaml_node *node[KEY_COUNT];   /* NULL: worked out from the other keys */
 	bool good[KEY_COUNT];                      /* the value has its shape and was read */
 	const char *file;

@@ -38,8 +38,8 @@ static void fault_find(struct number *n, const char *text)
 	const size_t figures = strspn(s, "0123456789");
 	n->kind = NUMBER_NONE;
 	n->fault = "";
-	if (!strcmp(s, ".inf") || !strcmp(s, ".Inf") || !strcmp(s, ".INF") || !strcmp(s, ".nan") || !strcmp(s, ".NaN") ||
-	    !strcmp(s, ".NAN")) {
+	if (!strcmp(s, ".inf") || !strcmp(s, ".Inf") || !strcmp(s, ".INF") || !strcmp(s, ".nan") ||
+	    !strcmp(s, ".NaN") || !strcmp(s, ".NAN")) {
 		n->fault = "is not a finite number";
 		return;
 	}
@@ -87,8 +87,9 @@ void number_read(struct number *n, const char *text)
 	n->kind = end == whole_end ? NUMBER_WHOLE : NUMBER_REAL;
 	/* The C locale is a constant of libc; without it the caller's decimal point would decide. */
 	const locale_t c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-	n->real = strtod_l(text, NULL, c);
-	freelocale(c);
+	n->real = c ? strtod_l(text, NULL, c) : strtod(text, NULL);
+	if (c)
+		freelocale(c);
 	for (s = text + (*text == '-'); n->kind == NUMBER_WHOLE && s < end; s++) {
 		const int digit = *s - '0';
 		if (n->whole > (INT64_MAX - digit) / 10) {

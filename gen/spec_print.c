@@ -100,7 +100,8 @@ void print_kv_group(struct text *t, const struct spec *s)
 
 void print_passes(struct text *t, const struct spec *s)
 {
-	set_print(t, pass_words, (unsigned)s->passes[PASS_FORWARD] | (unsigned)s->passes[PASS_BACKWARD] << PASS_BACKWARD);
+	set_print(t, pass_words,
+	          (unsigned)s->passes[PASS_FORWARD] | (unsigned)s->passes[PASS_BACKWARD] << PASS_BACKWARD);
 }
 
 void print_outputs(struct text *t, const struct spec *s) { set_print(t, output_words, s->outputs); }
@@ -175,10 +176,11 @@ void spec_print(struct text *t, const struct spec *s)
 void spec_starter(struct text *t)
 {
 	static const char yaml[] = "{name: attention, head_dim: 128, mask: causal, passes: [forward, backward], "
-				   "assume: {batch: 4, heads: 32, seqlen: 4096}}";
+	                           "assume: {batch: 4, heads: 32, seqlen: 4096}}";
 	struct spec s;
 	struct diag d = {0};
-	text_puts(t, "# A spec of fagen: what the attention is. Every key is written out here; all but head_dim have a default.\n"
+	text_puts(t, "# A spec of fagen: what the attention is. Every key is written out here; all but head_dim have a "
+	             "default.\n"
 	             "# `fagen -h spec` is the reference.\n");
 	if (spec_parse(&s, yaml, sizeof yaml - 1, "starter", &d) == 0) {
 		for (int k = 0; k < KEY_COUNT; k++) {

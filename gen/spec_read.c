@@ -1,5 +1,5 @@
-/* From a node of the right shape to the field of struct spec, and the rules between keys. A rule is checked by the later
- * of its keys, and only when the others are good. */
+/* From a node of the right shape to the field of struct spec, and the rules between keys. A rule is checked by the
+ * later of its keys, and only when the others are good. */
 #include "gen/spec_key.h"
 
 #include <math.h>
@@ -52,7 +52,8 @@ static void name_from_file(char name[SPEC_NAME_MAX], const char *file)
 	len = len < SPEC_NAME_MAX ? len : SPEC_NAME_MAX - 1;
 	for (size_t i = 0; i < len; i++) {
 		const char c = base[i];
-		const bool kept = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c == '-' && i);
+		const bool kept =
+		    (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c == '-' && i);
 		name[i] = kept ? c : '_';
 	}
 	if (!len)
@@ -83,7 +84,8 @@ int read_head_dim(struct reading *r)
 
 int read_dtype(struct reading *r)
 {
-	r->spec->dtype = yaml_is(r->tree[KEY_dtype], r->node[KEY_dtype], dtype_words[DTYPE_FP16]) ? DTYPE_FP16 : DTYPE_BF16;
+	r->spec->dtype =
+	    yaml_is(r->tree[KEY_dtype], r->node[KEY_dtype], dtype_words[DTYPE_FP16]) ? DTYPE_FP16 : DTYPE_BF16;
 	return 0;
 }
 
@@ -98,7 +100,8 @@ static int mask_term_read(struct mask_term *term, const struct reading *r, const
 		preset++;
 	term->preset = (int)(preset - preset_table);
 	if (args && args->child < 0)
-		return diag_at(r->diag, args->place, "mask.%s: without %s%s%s it hides nothing; give a bound, or leave the mask out",
+		return diag_at(r->diag, args->place,
+		               "mask.%s: without %s%s%s it hides nothing; give a bound, or leave the mask out",
 		               preset->name, preset->params[0], preset->params[1] ? " and " : "",
 		               preset->params[1] ? preset->params[1] : "");
 	for (int p = 0; p < SPEC_ARGS_MAX && preset->params[p]; p++) {
@@ -131,9 +134,11 @@ int read_dropout(struct reading *r)
 	const int keep = (int)round(DROPOUT_LEVELS * (1 - p));
 	const struct place place = r->node[KEY_dropout]->place;
 	if (p > 0 && keep == DROPOUT_LEVELS)
-		return diag_at(r->diag, place, "dropout: %g rounds to no dropout in steps of 1/256; want 0, or at least 0.002", p);
+		return diag_at(r->diag, place,
+		               "dropout: %g rounds to no dropout in steps of 1/256; want 0, or at least 0.002", p);
 	if (keep < 1)
-		return diag_at(r->diag, place, "dropout: %g rounds to dropping everything in steps of 1/256; want at most 0.998", p);
+		return diag_at(r->diag, place,
+		               "dropout: %g rounds to dropping everything in steps of 1/256; want at most 0.998", p);
 	r->spec->dropout = p;
 	r->spec->keep_256 = keep;
 	return 0;
@@ -162,9 +167,6 @@ int read_passes(struct reading *r)
 {
 	for (int i = 0; i < PASS_COUNT; i++)
 		r->spec->passes[i] = list_has(r, KEY_passes, pass_words[i]);
-	if (!r->spec->passes[PASS_FORWARD])
-		return diag_at(r->diag, r->node[KEY_passes]->place,
-		               "passes: backward needs what forward writes; want [forward] or [forward, backward]");
 	return 0;
 }
 
@@ -177,8 +179,6 @@ int read_outputs(struct reading *r)
 	}
 	for (int i = 0; output_words[i]; i++)
 		s->outputs |= list_has(r, KEY_outputs, output_words[i]) ? 1u << i : 0;
-	if (!(s->outputs & OUTPUT_OUT))
-		return diag_at(r->diag, r->node[KEY_outputs]->place, "outputs: 'out' is missing; want [out] or [out, lse]");
 	if (s->passes[PASS_BACKWARD] && !(s->outputs & OUTPUT_LSE))
 		return diag_at(r->diag, r->node[KEY_outputs]->place,
 		               "outputs: the backward pass needs lse; want [out, lse], or passes: [forward]");
@@ -193,7 +193,8 @@ static int assume_lengths(struct reading *r)
 	for (int i = 0; both && i < 2; i++)
 		if (yaml_get(r->tree[KEY_assume], r->node[KEY_assume], sides[i]))
 			return diag_at(r->diag, field_place(r, KEY_assume, sides[i]),
-			               "assume.%s: seqlen stands for both lengths already; want seqlen alone, or seqlen_q and seqlen_k",
+			               "assume.%s: seqlen stands for both lengths already; want seqlen alone, or "
+			               "seqlen_q and seqlen_k",
 			               sides[i]);
 	const int64_t length = field_whole(r, KEY_assume, "seqlen", 4096);
 	p->seqlen_q = field_whole(r, KEY_assume, "seqlen_q", length);
@@ -206,22 +207,27 @@ static int assume_heads(struct reading *r)
 {
 	enum { HEADS_TYPICAL = 16 };
 	struct problem *p = &r->spec->assume;
-	const int64_t heads = field_whole(r, KEY_assume, "heads", 0), heads_kv = field_whole(r, KEY_assume, "heads_kv", 0);
+	const int64_t heads = field_whole(r, KEY_assume, "heads", 0),
+	              heads_kv = field_whole(r, KEY_assume, "heads_kv", 0);
 	const int64_t group = r->spec->kv_group ? r->spec->kv_group : 1;
 	p->heads_q = heads ? heads : heads_kv ? heads_kv * group : (HEADS_TYPICAL + group - 1) / group * group;
 	p->heads_kv = heads_kv ? heads_kv : p->heads_q / group;
 	const struct place place = field_place(r, KEY_assume, heads ? "heads" : "heads_kv");
 	if (heads && !heads_kv && heads % group)
-		return diag_at(r->diag, place, "assume.heads: %lld is not a multiple of kv_group, %lld", (long long)heads,
-		               (long long)group);
+		return diag_at(r->diag, place, "assume.heads: %lld is not a multiple of kv_group, %lld",
+		               (long long)heads, (long long)group);
 	if (p->heads_q % p->heads_kv)
-		return diag_at(r->diag, place, "assume.heads: %lld query heads do not divide into %lld key/value heads; want a multiple of %lld",
-		               (long long)p->heads_q, (long long)p->heads_kv, (long long)p->heads_kv);
+		return diag_at(
+		    r->diag, place,
+		    "assume.heads: %lld query heads do not divide into %lld key/value heads; want a multiple of %lld",
+		    (long long)p->heads_q, (long long)p->heads_kv, (long long)p->heads_kv);
 	if (r->spec->kv_group && p->heads_q / p->heads_kv != group)
-		return diag_at(r->diag, place, "assume.heads: %lld query over %lld key/value heads is a group of %lld, but kv_group is %d%s; "
-		               "change one of them", (long long)p->heads_q, (long long)p->heads_kv,
-		               (long long)(p->heads_q / p->heads_kv), r->spec->kv_group,
-		               r->spec->place[KEY_kv_group].line ? "" : " when left out");
+		return diag_at(
+		    r->diag, place,
+		    "assume.heads: %lld query over %lld key/value heads is a group of %lld, but kv_group is %d%s; "
+		    "change one of them",
+		    (long long)p->heads_q, (long long)p->heads_kv, (long long)(p->heads_q / p->heads_kv),
+		    r->spec->kv_group, r->spec->place[KEY_kv_group].line ? "" : " when left out");
 	return 0;
 }
 
@@ -239,8 +245,9 @@ int read_assume(struct reading *r)
 		return -1;
 	const int64_t length = p->seqlen_q > p->seqlen_k ? p->seqlen_q : p->seqlen_k;
 	if ((double)p->batch * (double)p->heads_q * (double)length > rows_max)
-		return diag_at(r->diag, r->spec->place[KEY_assume],
-		               "assume: batch x heads x length is above 2^40 rows, more than any GPU holds; want smaller numbers");
+		return diag_at(
+		    r->diag, r->spec->place[KEY_assume],
+		    "assume: batch x heads x length is above 2^40 rows, more than any GPU holds; want smaller numbers");
 	return 0;
 }
 
@@ -265,7 +272,8 @@ int read_tile(struct reading *r)
 	for (int i = 0; i < PASS_COUNT; i++) {
 		const struct yaml_node *one = yaml_get(t, n, pass_words[i]);
 		if (one && one->kind == YAML_MAP && r->good[KEY_passes] && !r->spec->passes[i])
-			return diag_at(r->diag, one->place, "tile.%s: the spec has no %s pass; add it to passes, or leave the tile out",
+			return diag_at(r->diag, one->place,
+			               "tile.%s: the spec has no %s pass; add it to passes, or leave the tile out",
 			               pass_words[i], pass_words[i]);
 		if (one)
 			tile_read(&r->spec->tile[i], t, one);

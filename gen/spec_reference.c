@@ -1,4 +1,4 @@
-/* The language told to people (`fagen -h spec`) and to editors (docs/spec.schema.json), from the table that defines it. */
+/* The language told to people (`fagen -h spec`) and to editors (docs/spec.schema.json), from the tables that define it. */
 #include "gen/spec_key.h"
 
 #include <string.h>
@@ -16,7 +16,8 @@ void shape_describe(struct text *t, const struct shape *s)
 		if (s->min == s->max)
 			text_addf(t, "%lld", (long long)s->min);
 		else if (s->step > 1)
-			text_addf(t, "a multiple of %lld from %lld to %lld", (long long)s->step, (long long)s->min, (long long)s->max);
+			text_addf(t, "a multiple of %lld from %lld to %lld", (long long)s->step, (long long)s->min,
+			          (long long)s->max);
 		else
 			text_addf(t, "an integer from %lld to %lld", (long long)s->min, (long long)s->max);
 		return;
@@ -32,6 +33,8 @@ void shape_describe(struct text *t, const struct shape *s)
 	case SHAPE_LIST:
 		text_puts(t, "a list [...] of ");
 		shape_describe(t, s->of);
+		if (s->must)
+			text_addf(t, ", always with %s", s->must);
 		return;
 	case SHAPE_MAP:
 		for (int i = 0; i < s->field_count; i++)
@@ -71,16 +74,18 @@ static void fields_reference(struct text *t, const struct shape *s)
 }
 
 static const char yaml_rules[] =
-	"YAML\n"
-	"  A spec is one YAML document: UTF-8 (a byte order mark at the very start is skipped), line breaks LF, CRLF or CR, at\n"
-	"  most 1 MiB, 4096 values and 16 levels. JSON is YAML. Not part of the language: anchors, aliases, tags, merge keys,\n"
-	"  keys that are not words, tabs as indentation, control characters.\n"
-	"  The key decides how a value reads, never the look of the value. There are no booleans and no null: yes, no, on, off,\n"
-	"  y, true and ~ are words like others. Words may be quoted; numbers may not, a quoted number is text.\n"
-	"  integer  0 or digits without leading zero, with - if negative. Refused because readers disagree about them: 0128,\n"
-	"           010, 0o10, 0x10, 1_000, 128:32, +5. Refused because they are no integers: 64.0, 1e3.\n"
-	"  number   an integer, or with a decimal point and an exponent: 0.1, .5, 5., 1e-3, 1E-3. Never .inf or .nan.\n"
-	"  An unknown or repeated key is an error. All errors of a file are reported at once, the first 50 of them written out.\n";
+    "YAML\n"
+    "  A spec is one YAML document: UTF-8 (a byte order mark at the very start is skipped), line breaks LF,\n"
+    "  CRLF or CR, at most 1 MiB, 4096 values and 16 levels. JSON is YAML. Not part of the language: anchors,\n"
+    "  aliases, tags, merge keys, keys that are not words, tabs as indentation, control characters.\n"
+    "  The key decides how a value reads, never the look of the value. There are no booleans and no null: yes,\n"
+    "  no, on, off, y, true and ~ are words like others. Words may be quoted; numbers may not, a quoted number\n"
+    "  is text.\n"
+    "  integer  0 or digits without leading zero, with - if negative. Refused because readers disagree about\n"
+    "           them: 0128, 010, 0o10, 0x10, 1_000, 128:32, +5. Refused because they are no integers: 64.0, 1e3.\n"
+    "  number   an integer, or with a decimal point and an exponent: 0.1, .5, 5., 1e-3, 1E-3. Never .inf or .nan.\n"
+    "  An unknown or repeated key is an error. All errors of a file are reported at once, the first 50 of them\n"
+    "  written out.\n";
 
 void spec_reference(struct text *t)
 {
@@ -97,10 +102,12 @@ void spec_reference(struct text *t)
 			text_addf(t, "      default: %s\n", key->fallback);
 		fields_reference(t, key->shape);
 	}
-	text_puts(t, "\nMASKS over query position q, key position k and the lengths sq, sk; a parameter left out is unbounded\n");
+	text_puts(t, "\nMASKS over query position q, key position k and the lengths sq, sk; a parameter left out is "
+	             "unbounded\n");
 	text_puts(t, "  none\n      every key\n");
 	for (int i = 0; i < preset_count; i++)
-		text_addf(t, "  %s\n      %s\n      %s\n", preset_table[i].name, preset_table[i].doc, preset_table[i].definition);
+		text_addf(t, "  %s\n      %s\n      %s\n", preset_table[i].name, preset_table[i].doc,
+		          preset_table[i].definition);
 	text_puts(t, "\n");
 	text_puts(t, yaml_rules);
 }
@@ -145,7 +152,8 @@ static void map_schema(struct text *t, const struct shape *s)
 static void preset_schema(struct text *t, const struct shape *s)
 {
 	const char *comma = "";
-	text_puts(t, "\"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"maxProperties\": 1, \"properties\": {");
+	text_puts(t, "\"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"maxProperties\": "
+	             "1, \"properties\": {");
 	for (int i = 0; i < preset_count; i++) {
 		if (!preset_table[i].params[0])
 			continue;
@@ -154,7 +162,9 @@ static void preset_schema(struct text *t, const struct shape *s)
 		text_json(t, preset_table[i].name);
 		text_puts(t, ": {\"description\": ");
 		text_json(t, preset_table[i].doc);
-		text_puts(t, ", \"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"properties\": {");
+		text_puts(
+		    t,
+		    ", \"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"properties\": {");
 		for (int p = 0; p < SPEC_ARGS_MAX && preset_table[i].params[p]; p++) {
 			text_puts(t, p ? ", " : "");
 			text_json(t, preset_table[i].params[p]);
@@ -190,7 +200,8 @@ void shape_schema(struct text *t, const struct shape *s, const char *doc)
 	}
 	switch (s->kind) {
 	case SHAPE_WHOLE:
-		text_addf(t, "\"type\": \"integer\", \"minimum\": %lld, \"maximum\": %lld", (long long)s->min, (long long)s->max);
+		text_addf(t, "\"type\": \"integer\", \"minimum\": %lld, \"maximum\": %lld", (long long)s->min,
+		          (long long)s->max);
 		if (s->step > 1)
 			text_addf(t, ", \"multipleOf\": %lld", (long long)s->step);
 		break;
@@ -202,7 +213,8 @@ void shape_schema(struct text *t, const struct shape *s, const char *doc)
 		words_schema(t, s);
 		break;
 	case SHAPE_NAME:
-		text_addf(t, "\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9_-]*$\", \"maxLength\": %d", SPEC_NAME_MAX - 1);
+		text_addf(t, "\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9_-]*$\", \"maxLength\": %d",
+		          SPEC_NAME_MAX - 1);
 		break;
 	case SHAPE_LIST:
 		text_puts(t, "\"type\": \"array\", \"minItems\": 1, ");
@@ -210,6 +222,11 @@ void shape_schema(struct text *t, const struct shape *s, const char *doc)
 			text_addf(t, "\"maxItems\": %d, ", s->items_max);
 		text_addf(t, "\"uniqueItems\": %s, \"items\": ", s->of->kind == SHAPE_WORD ? "true" : "false");
 		shape_schema(t, s->of, NULL);
+		if (s->must) {
+			text_puts(t, ", \"contains\": {\"const\": ");
+			text_json(t, s->must);
+			text_puts(t, "}");
+		}
 		break;
 	case SHAPE_MAP:
 		map_schema(t, s);
@@ -230,12 +247,14 @@ void spec_schema(struct text *t)
 {
 	const char *comma = "";
 	text_puts(t, "{\n\"$schema\": \"https://json-schema.org/draft/2020-12/schema\",\n\"title\": \"fagen spec\",\n"
-	             "\"description\": \"What an attention is, for fagen to compile. Written by the program from its table; do not edit.\",\n"
+	             "\"description\": \"What an attention is, for fagen to compile. Written by the program from its "
+	             "table; do not edit.\",\n"
 	             "\"type\": \"object\",\n\"additionalProperties\": false,\n\"properties\": {");
 	for (int k = 0; k < KEY_COUNT; k++) {
 		const struct key *key = &key_table[k];
 		struct text doc = {0};
-		text_addf(&doc, key->fallback ? "%s. Default: %s" : "%s. Required%s", key->doc, key->fallback ? key->fallback : "");
+		text_addf(&doc, key->fallback ? "%s. Default: %s" : "%s. Required%s", key->doc,
+		          key->fallback ? key->fallback : "");
 		text_puts(t, k ? ",\n" : "\n");
 		text_json(t, key->name);
 		text_puts(t, ": ");

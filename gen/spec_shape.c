@@ -159,7 +159,8 @@ static bool refuse_number(const struct check *c, const struct shape *s, const st
 	else if (number.plain[0])
 		text_addf(&hint, "; write %s", number.plain);
 	else if (number.kind == NUMBER_WHOLE && s->kind == SHAPE_WHOLE && number.whole < s->min && count == 1)
-		text_addf(&hint, "; a number below %lld does not mean '%s': write the word", (long long)s->min, names[0]);
+		text_addf(&hint, "; a number below %lld does not mean '%s': write the word", (long long)s->min,
+		          names[0]);
 	else if (number.kind == NUMBER_WHOLE && s->kind == SHAPE_WHOLE && s->min != s->max)
 		text_addf(&hint, "; the nearest is %lld", (long long)(number.whole < s->min ? s->min : s->max));
 	else if (number.kind == NUMBER_NONE)
@@ -236,8 +237,10 @@ static bool check_name(const struct check *c, const struct yaml_node *n)
 static bool check_list(const struct check *c, const struct shape *s, const struct yaml_node *n)
 {
 	if (n->kind == YAML_SCALAR && n->len && s->of->kind == SHAPE_WORD && word_known(s->of, c->tree, n)) {
-		char hint[64];
-		snprintf(hint, sizeof hint, "; write [%s]", yaml_text(c->tree, n));
+		const bool must_too = s->must && !yaml_is(c->tree, n, s->must);
+		char hint[80];
+		snprintf(hint, sizeof hint, "; write [%s%s%s]", must_too ? s->must : "", must_too ? ", " : "",
+		         yaml_text(c->tree, n));
 		return refuse(c, n, "found one word", hint);
 	}
 	if (n->kind != YAML_LIST)
@@ -246,7 +249,7 @@ static bool check_list(const struct check *c, const struct shape *s, const struc
 		return refuse(c, n, "the list is empty", "");
 	struct check item_check = *c;
 	item_check.whole = s->of;
-	bool good = true;
+	bool good = true, complete = !s->must;
 	int count = 0;
 	for (const struct yaml_node *item = yaml_child(c->tree, n); item; item = yaml_next(c->tree, item), count++) {
 		if (s->items_max && count == s->items_max) {
@@ -257,14 +260,21 @@ static bool check_list(const struct check *c, const struct shape *s, const struc
 			good = false;
 			continue;
 		}
+		complete = complete || yaml_is(c->tree, item, s->must);
 		for (const struct yaml_node *prior = yaml_child(c->tree, n); s->of->kind == SHAPE_WORD && prior != item;
 		     prior = yaml_next(c->tree, prior)) {
 			if (yaml_is(c->tree, prior, yaml_text(c->tree, item))) {
-				diag_at(c->diag, item->place, "%s: '%s' is listed twice", c->path, yaml_text(c->tree, item));
+				diag_at(c->diag, item->place, "%s: '%s' is listed twice", c->path,
+				        yaml_text(c->tree, item));
 				good = false;
 				break;
 			}
 		}
+	}
+	if (good && !complete) {
+		char found[48];
+		snprintf(found, sizeof found, "'%s' is missing", s->must);
+		return refuse(c, n, found, "");
 	}
 	return good;
 }
@@ -307,8 +317,8 @@ static bool check_pairs(const struct check *c, const struct shape_field *field, 
 		char path[96];
 		snprintf(path, sizeof path, "%s.%s", c->path, names[i]);
 		if (seen[i]) {
-			diag_at(c->diag, key->place, "%s: written twice; it is at %d:%d already", path, seen[i]->place.line,
-			        seen[i]->place.column);
+			diag_at(c->diag, key->place, "%s: written twice; it is at %d:%d already", path,
+			        seen[i]->place.line, seen[i]->place.column);
 			good = false;
 			continue;
 		}
@@ -353,7 +363,8 @@ static bool check_preset(const struct check *c, const struct shape *s, const str
 		return false;
 	}
 	if (second) {
-		diag_at(c->diag, second->place, "%s: two masks in one map; write {all: [...]} with both in the list", c->path);
+		diag_at(c->diag, second->place, "%s: two masks in one map; write {all: [...]} with both in the list",
+		        c->path);
 		return false;
 	}
 	char path[96];
@@ -364,7 +375,8 @@ static bool check_preset(const struct check *c, const struct shape *s, const str
 		field[fields] = (struct shape_field){preset_table[row].params[fields], s->of, false, ""};
 	const struct check args = {c->tree, c->diag, path, c->whole};
 	if (!fields) {
-		diag_at(c->diag, key->place, "%s: %s takes no arguments; write the word alone", c->path, preset_table[row].name);
+		diag_at(c->diag, key->place, "%s: %s takes no arguments; write the word alone", c->path,
+		        preset_table[row].name);
 		return false;
 	}
 	return value->kind != YAML_MAP ? refuse_kind(&args, value) : check_pairs(&args, field, fields, value);
@@ -382,7 +394,8 @@ static bool shape_fits(const struct shape *s, const struct yaml_tree *t, const s
 	case SHAPE_NAME:
 		return n->kind == YAML_SCALAR;
 	case SHAPE_LIST:
-		return n->kind == YAML_LIST || (n->kind == YAML_SCALAR && s->of->kind == SHAPE_WORD && word_known(s->of, t, n));
+		return n->kind == YAML_LIST ||
+		       (n->kind == YAML_SCALAR && s->of->kind == SHAPE_WORD && word_known(s->of, t, n));
 	case SHAPE_MAP:
 		for (int i = 0; i < s->field_count; i++)
 			if (yaml_get(t, n, s->field[i].name))
@@ -446,7 +459,8 @@ static bool check_node(const struct check *c, const struct shape *s, const struc
 	return false;
 }
 
-bool shape_check(const struct shape *s, const struct yaml_tree *t, const struct yaml_node *n, const char *path, struct diag *d)
+bool shape_check(const struct shape *s, const struct yaml_tree *t, const struct yaml_node *n, const char *path,
+                 struct diag *d)
 {
 	const struct check c = {t, d, path, s};
 	return check_node(&c, s, n);

@@ -13,7 +13,7 @@ enum shape_kind {
 	SHAPE_REAL,   /* a number of [low, high], or [low, high) */
 	SHAPE_WORD,   /* one of the words word(0), word(1), ... NULL */
 	SHAPE_NAME,   /* letters, digits, _ and -, not beginning with - */
-	SHAPE_LIST,   /* at least one `of`, none twice if `of` is a word */
+	SHAPE_LIST,   /* at least one `of`; none twice if `of` is a word, and `must` among them */
 	SHAPE_MAP,    /* the fields, in any order, each at most once */
 	SHAPE_PRESET, /* {preset: {parameter: value}} of preset_table */
 	SHAPE_EITHER  /* first or second */
@@ -35,13 +35,15 @@ struct shape {
 	const char *(*word)(int i);
 	const struct shape *of;            /* list items; values of preset parameters */
 	int items_max;
+	const char *must;
 	const struct shape_field *field;
 	int field_count;
 	const struct shape *first, *second;
 };
 
 /* Is the node of this shape? Appends every fault below it, with `path` ("assume.heads") in the message. */
-bool shape_check(const struct shape *, const struct yaml_tree *, const struct yaml_node *, const char *path, struct diag *);
+bool shape_check(const struct shape *, const struct yaml_tree *, const struct yaml_node *, const char *path,
+                 struct diag *);
 void shape_describe(struct text *, const struct shape *); /* "a multiple of 8 from 16 to 256, or {qk: ..., v: ...}" */
 /* JSON schema of the value, on one line. `doc`: its description; may be NULL. */
 void shape_schema(struct text *, const struct shape *, const char *doc);
@@ -54,7 +56,7 @@ struct number {
 	enum number_kind kind;
 	int64_t whole;      /* of NUMBER_WHOLE; the nearest int64_t when it is larger */
 	double real;        /* of both; may be infinite */
-	const char *fault;  /* of NUMBER_NONE: why it is not one, to be read after the text; "" if it does not look like one */
+	const char *fault;  /* of NUMBER_NONE: why, to be read after the text; "" if it does not look like one */
 	char plain[24];     /* of NUMBER_NONE: the number that was probably meant, "" if unclear */
 };
 void number_read(struct number *, const char *text);

@@ -79,10 +79,11 @@ static const struct shape group = WHOLE(1, 1024, 1);
 const struct shape shape_kv_group = EITHER(&word_any, &group);
 
 static const struct shape pass_name = WORD(pass_word);
-const struct shape shape_passes = LIST(&pass_name, 0);
+/* Backward reads what forward wrote. */
+const struct shape shape_passes = {.kind = SHAPE_LIST, .of = &pass_name, .must = "forward"};
 
 static const struct shape output_name = WORD(output_word);
-const struct shape shape_outputs = LIST(&output_name, 0);
+const struct shape shape_outputs = {.kind = SHAPE_LIST, .of = &output_name, .must = "out"};
 
 static const char *align_word(int i) { return i == 0 ? "16" : i == 1 ? "2" : NULL; }
 static const struct shape batch = WHOLE(1, BATCH_MAX, 1);

@@ -85,7 +85,10 @@ size_t text_utf8(const char *bytes, size_t len)
 }
 
 /* U+0080 to U+009F: a terminal may obey them. */
-static int is_c1(const char *bytes, size_t n) { return n == 2 && (unsigned char)bytes[0] == 0xC2 && (unsigned char)bytes[1] < 0xA0; }
+static int is_c1(const char *bytes, size_t n)
+{
+	return n == 2 && (unsigned char)bytes[0] == 0xC2 && (unsigned char)bytes[1] < 0xA0;
+}
 
 void text_json(struct text *t, const char *string)
 {

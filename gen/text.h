@@ -17,7 +17,7 @@ void text_puts(struct text *, const char *string);
 void text_addf(struct text *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void text_vaddf(struct text *, const char *format, va_list) __attribute__((format(printf, 2, 0)));
 void text_json(struct text *, const char *string); /* appends a quoted, escaped JSON string */
-void text_quote(struct text *, const char *bytes, size_t len); /* for messages: in ' ', long ones cut, controls escaped */
+void text_quote(struct text *, const char *bytes, size_t len); /* for messages: in ' ', cut when long, controls escaped */
 size_t text_utf8(const char *bytes, size_t len); /* length of the UTF-8 character there, 1..4; 0: not valid or none */
 const char *text_str(const struct text *);         /* "" when empty; valid until the next append */
 void text_free(struct text *);                     /* leaves an empty text */

@@ -44,7 +44,8 @@ static int text_check(const char *yaml, size_t len, struct diag *d)
 	for (size_t i = 0, n; i < len; i += n) {
 		n = text_utf8(yaml + i, len - i);
 		if (!n)
-			return diag_at(d, place, "byte 0x%02x is not UTF-8 here; save the file as UTF-8", (unsigned char)yaml[i]);
+			return diag_at(d, place, "byte 0x%02x is not UTF-8 here; save the file as UTF-8",
+			               (unsigned char)yaml[i]);
 		const char *fault = character_fault(yaml + i, n);
 		if (fault)
 			return diag_at(d, place, "found %s", fault);
@@ -80,7 +81,9 @@ static struct place cursor_place(struct cursor *c, const yaml_mark_t *mark)
 	return (struct place){(int)mark->line + 1, (int)(i - c->line_start) + 1};
 }
 
-struct level { int node, last, children; }; /* an open list or map */
+struct level {
+	int node, last, children;
+}; /* an open list or map */
 
 struct builder {
 	struct yaml_tree *tree;
@@ -136,12 +139,14 @@ static int container_open(struct builder *b, struct yaml_node node)
 }
 
 /* Reports an anchor or a tag. */
-static void properties_check(struct builder *b, const struct yaml_node *node, const yaml_char_t *anchor, const yaml_char_t *tag)
+static void properties_check(struct builder *b, const struct yaml_node *node, const yaml_char_t *anchor,
+                             const yaml_char_t *tag)
 {
 	struct text name = {0};
 	if (anchor) {
 		text_quote(&name, (const char *)anchor, strlen((const char *)anchor));
-		diag_at(b->diag, node->place, "anchor %s; anchors and aliases are not part of the language: write the value out",
+		diag_at(b->diag, node->place,
+		        "anchor %s; anchors and aliases are not part of the language: write the value out",
 		        text_str(&name));
 	} else if (tag) {
 		text_quote(&name, (const char *)tag, strlen((const char *)tag));
@@ -160,7 +165,8 @@ static int event_read(struct builder *b, const yaml_event_t *e)
 			return diag_at(b->diag, node.place, "a second document; a spec file holds one");
 		return 0;
 	case YAML_ALIAS_EVENT:
-		diag_at(b->diag, node.place, "an alias; anchors and aliases are not part of the language: write the value out");
+		diag_at(b->diag, node.place,
+		        "an alias; anchors and aliases are not part of the language: write the value out");
 		node.kind = YAML_REFUSED;
 		return node_add(b, node);
 	case YAML_SCALAR_EVENT:
@@ -173,7 +179,8 @@ static int event_read(struct builder *b, const yaml_event_t *e)
 			properties_check(b, &node, e->data.scalar.anchor, e->data.scalar.tag);
 			node.kind = YAML_REFUSED;
 		} else if (key_expected(b) && node.len == 2 && !node.quoted && !memcmp(e->data.scalar.value, "<<", 2)) {
-			diag_at(b->diag, node.place, "a merge key; merging is not part of the language: write the keys out");
+			diag_at(b->diag, node.place,
+			        "a merge key; merging is not part of the language: write the keys out");
 			node.kind = YAML_REFUSED;
 		}
 		return node_add(b, node);
@@ -211,15 +218,16 @@ static int syntax_error(struct builder *b, const yaml_parser_t *parser)
 	const struct place begin = cursor_place(&b->cursor, &parser->context_mark);
 	if (begin.line == place.line)
 		return diag_at(b->diag, place, "not valid YAML: %s, %s", parser->context, parser->problem);
-	return diag_at(b->diag, place, "not valid YAML: %s that begins at %d:%d, %s", parser->context, begin.line, begin.column,
-	               parser->problem);
+	return diag_at(b->diag, place, "not valid YAML: %s that begins at %d:%d, %s", parser->context, begin.line,
+	               begin.column, parser->problem);
 }
 
 int yaml_tree_read(struct yaml_tree *tree, const char *yaml, size_t len, struct diag *d)
 {
 	*tree = (struct yaml_tree){.root = -1};
 	if (len > YAML_BYTES_MAX)
-		return diag_at(d, (struct place){0}, "the file has more than %d bytes; a spec needs a few hundred", YAML_BYTES_MAX);
+		return diag_at(d, (struct place){0}, "the file has more than %d bytes; a spec needs a few hundred",
+		               YAML_BYTES_MAX);
 	if (text_check(yaml, len, d))
 		return -1;
 	yaml_parser_t parser;
@@ -255,7 +263,10 @@ const struct yaml_node *yaml_at(const struct yaml_tree *t, int node)
 	return node < 0 ? NULL : (const struct yaml_node *)(const void *)t->nodes.data + node;
 }
 
-const struct yaml_node *yaml_child(const struct yaml_tree *t, const struct yaml_node *n) { return yaml_at(t, n->child); }
+const struct yaml_node *yaml_child(const struct yaml_tree *t, const struct yaml_node *n)
+{
+	return yaml_at(t, n->child);
+}
 
 const struct yaml_node *yaml_next(const struct yaml_tree *t, const struct yaml_node *n) { return yaml_at(t, n->next); }
 

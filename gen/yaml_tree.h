@@ -1,5 +1,5 @@
 /* yaml_tree: YAML text as a bounded tree of scalars, lists and maps, each with its place. The subset: one document, no
- * anchors, aliases, tags or merge keys, scalar keys. Everything is text: what a scalar means is its reader's business. */
+ * anchors, aliases, tags or merge keys, scalar keys. Everything is text: what a scalar means, its reader says. */
 #ifndef FAGEN_GEN_YAML_TREE_H
 #define FAGEN_GEN_YAML_TREE_H
 

@@ -36,7 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	demand(d.text.len < 64 * 1024, "messages without bound");
 	demand(text_str(&d.text)[strspn(text_str(&d.text), "\n")] || !d.text.len, "an empty message");
 	for (size_t i = 0; i < d.text.len; i++)
-		demand((unsigned char)d.text.data[i] >= 0x20 || d.text.data[i] == '\n' || d.text.data[i] == '\t', "a raw control character");
+		demand((unsigned char)d.text.data[i] >= 0x20 || d.text.data[i] == '\n' ||
+		    d.text.data[i] == '\t', "a raw control character");
 	diag_free(&d);
 	if (!result) {
 		struct text printed = {0};
@@ -65,11 +66,16 @@ static const char *const pieces[] = {
 #define SPEC_KEY(id, name, shape, fallback, doc) name ": ",
 #include "gen/spec.def"
 #undef SPEC_KEY
-	"causal", "causal_top_left", "none", "{window: {left: 3, right: unbounded}}", "{all: [causal, {window: {left: 1}}]}", "auto",
-	"any", "all", "[forward, backward]", "[out, lse]", "{m: 64, n: 64}", "{forward: auto, backward: {m: 16, n: 16}}",
-	"{batch: 1, heads: 8, heads_kv: 2, seqlen: 7}", "[sm_80]", "64", "128", "0.1", "1e-3", "-1", "0", "99999999999999999999",
-	"\n", "\n  ", "\n- ", "\t", ": ", ", ", "{", "}", "[", "]", "'", "\"", "#", "&a ", "*a", "!!int ", "<<: ", "---\n", "...\n",
-	"|\n ", ">\n ", "? ", "%YAML 1.2\n", "\r", "\r\n", "\xEF\xBB\xBF", "\xC2\x85", "\xE2\x80\xA8", "\xFF", "\xC3\xBC", "\\x00",
+	"causal", "causal_top_left", "none", "{window: {left: 3, right: unbounded}}",
+	"{all: [causal, {window: {left: 1}}]}", "auto",
+	"any", "all", "[forward, backward]", "[out, lse]", "{m: 64, n: 64}",
+	"{forward: auto, backward: {m: 16, n: 16}}",
+	"{batch: 1, heads: 8, heads_kv: 2, seqlen: 7}", "[sm_80]", "64", "128", "0.1", "1e-3", "-1", "0",
+	"99999999999999999999",
+	"\n", "\n  ", "\n- ", "\t", ": ", ", ", "{", "}", "[", "]", "'", "\"", "#", "&a ", "*a", "!!int ", "<<: ",
+	"---\n", "...\n",
+	"|\n ", ">\n ", "? ", "%YAML 1.2\n", "\r", "\r\n", "\xEF\xBB\xBF", "\xC2\x85", "\xE2\x80\xA8", "\xFF",
+	"\xC3\xBC", "\\x00",
 	"\"\\0\"", "\"\\e\"", "_", "00", "+", ".", "e", ":",
 };
 
