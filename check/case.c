@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 void case_default(struct check_case *c, const char *name, const struct spec *spec)
 {
@@ -82,15 +81,23 @@ static bool part_parse(struct check_case *c, const char *part)
 	}
 }
 
+const char *case_parts(const char *text)
+{
+	const char *end = *text == '{' ? strrchr(text, '}') : text;
+	const char *colon = end ? strchr(end, ':') : NULL;
+	return colon ? colon + 1 : NULL;
+}
+
 int case_parse(struct check_case *c, const char *text, struct diag *diag)
 {
 	char copy[CASE_TEXT_MAX], *save = NULL;
-	const char *colon = strrchr(text, ':');
-	if (colon) {
-		if (colon - text >= CASE_NAME_MAX)
+	const char *parts = case_parts(text);
+	if (parts) {
+		const int len = (int)(parts - 1 - text);
+		if (len >= CASE_NAME_MAX)
 			return diag_fail(diag, "The spec's name in case \"%.40s...\" is longer than %d bytes.", text, CASE_NAME_MAX - 1);
-		snprintf(c->spec, sizeof c->spec, "%.*s", (int)(colon - text), text);
-		text = colon + 1;
+		snprintf(c->spec, sizeof c->spec, "%.*s", len, text);
+		text = parts;
 	}
 	if (strlen(text) >= sizeof copy)
 		return diag_fail(diag, "Case \"%.40s...\" is longer than %d bytes.", text, CASE_TEXT_MAX - 1);
@@ -104,16 +111,4 @@ int case_parse(struct check_case *c, const char *text, struct diag *diag)
 		return -1;
 	}
 	return 0;
-}
-
-void case_path(char path[CASE_NAME_MAX + 32], const char *spec)
-{
-	static const char *const folders[] = {"specs", "tests/gpu/specs"};
-	if (!strchr(spec, '/') && !strchr(spec, '.'))
-		for (int i = 0; i < 2; i++) {
-			snprintf(path, CASE_NAME_MAX + 32, "%s/%s.yaml", folders[i], spec);
-			if (!access(path, R_OK))
-				return;
-		}
-	snprintf(path, CASE_NAME_MAX + 32, "%s", spec);
 }

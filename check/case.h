@@ -13,7 +13,7 @@
 enum { CASE_NAME_MAX = 256, CASE_TEXT_MAX = 512 };
 
 struct check_case {
-	char spec[CASE_NAME_MAX];  /* a file, or the name of one in specs/ or tests/gpu/specs/ */
+	char spec[CASE_NAME_MAX];  /* a file, the name of one in specs/, or the spec itself: "{head_dim: 64, mask: causal}" */
 	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k;
 	enum input_kind input;
 	enum layout_kind layout;
@@ -26,8 +26,8 @@ void case_default(struct check_case *, const char *spec_name, const struct spec 
 /* Parts of a case ("b2,h16/4" or "spec:b2,h16/4") over what the case already says. */
 int case_parse(struct check_case *, const char *text, struct diag *);
 void case_print(char to[CASE_TEXT_MAX], const struct check_case *);
-/* The file that a spec's name stands for. */
-void case_path(char path[CASE_NAME_MAX + 32], const char *spec);
+/* Where the parts begin in a case that starts with its spec; NULL when the text is a spec alone. */
+const char *case_parts(const char *text);
 
 /* ---- run_case.c ----------------------------------------------------------------------------------------------------- */
 
@@ -57,6 +57,8 @@ struct check_outcome {
 	bool backward, sampled, by_naive;
 };
 
+/* Loads what a case calls its spec. Returns FAGEN_OK or what fagen_spec_load does. */
+int check_spec(fagen_spec **, fagen_runtime *, const char *spec, fagen_error *);
 /* What a spec means, for the reference. */
 void case_reference(struct ref_case *, const struct check_case *, const struct spec *);
 /* Runs forward twice and backward once, with NaN everywhere that is not an input, and judges the results. */

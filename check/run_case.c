@@ -60,6 +60,15 @@ static int called(struct run *r, int code, const fagen_error *error)
 	return fail(r, error->cuda_result >= 700 && error->cuda_result < 720 ? CHECK_WRONG : CHECK_MACHINE, error->message);
 }
 
+int check_spec(fagen_spec **spec, fagen_runtime *rt, const char *name, fagen_error *error)
+{
+	char path[CASE_NAME_MAX + 16];
+	if (*name == '{')
+		return fagen_spec_parse(spec, rt, name, strlen(name), "inline", error);
+	snprintf(path, sizeof path, strpbrk(name, "/.") ? "%s" : "specs/%s.yaml", name);
+	return fagen_spec_load(spec, rt, path, error);
+}
+
 void case_reference(struct ref_case *ref, const struct check_case *c, const struct spec *spec)
 {
 	*ref = (struct ref_case){.batch = c->batch, .heads_q = c->heads_q, .heads_kv = c->heads_kv, .seqlen_q = c->seqlen_q,

@@ -94,20 +94,18 @@ static int argument_run(const char *argument, fagen_runtime *rt, const struct op
 	struct diag diag = {0};
 	fagen_error error = {.struct_size = sizeof error};
 	fagen_spec *spec;
-	char path[CASE_NAME_MAX + 32];
-	const char *colon = strrchr(argument, ':');
+	const char *parts = case_parts(argument);
 	snprintf(probe.spec, sizeof probe.spec, "%s", argument);
-	if (colon && case_parse(&probe, argument, &diag))
+	if (parts && case_parse(&probe, argument, &diag))
 		return request_fail(&diag);
-	case_path(path, probe.spec);
-	const int code = fagen_spec_load(&spec, rt, path, &error);
+	const int code = check_spec(&spec, rt, probe.spec, &error);
 	if (code) {
 		fputs(error.message, stderr);
 		return code == FAGEN_ERROR_SPEC || code == FAGEN_ERROR_INVALID ? EXIT_REQUEST : EXIT_MACHINE;
 	}
 	const char *const *cases = options->cases;
 	int count = options->case_count, status = 0;
-	if (colon) {
+	if (parts) {
 		cases = &argument;
 		count = 1;
 	} else if (!count) {
@@ -118,8 +116,6 @@ static int argument_run(const char *argument, fagen_runtime *rt, const struct op
 		case_default(&c, probe.spec, runtime_spec(spec));
 		if (case_parse(&c, cases[i], &diag))
 			return request_fail(&diag);
-		if (!colon)
-			snprintf(c.spec, sizeof c.spec, "%s", probe.spec);
 		const int rc = case_run(&c, rt, spec, options);
 		status = status ? status : rc;
 		if (rc == EXIT_MACHINE)
