@@ -60,10 +60,11 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},
 		{"SMEM_BYTES", "int", tile->smem_bytes, 0, "dynamic shared memory"},
 	};
-	text_puts(out, "#define DEVICE static __device__ __forceinline__\n\n");
+	text_puts(out, "#define DEVICE static __device__ __forceinline__\n"
+	               "#pragma nv_diag_suppress 177 // the constants are always all here; no kernel uses every one\n\n");
 	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
 		constant_print(out, &constants[i]);
-	text_addf(out, "struct Fp16;\nstruct Bf16;\nusing Element = %s; // of Q, K, V, O and their gradients\n\n",
+	text_addf(out, "\nstruct Fp16;\nstruct Bf16;\nusing Element = %s; // of Q, K, V, O and their gradients\n\n",
 	          spec->dtype == DTYPE_BF16 ? "Bf16" : "Fp16");
 }
 

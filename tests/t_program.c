@@ -39,11 +39,12 @@ static const struct tree *scaled(struct grove *g, int name, int64_t by)
 }
 
 /* a*q + b*k + c*sq + d*sk + e (<=, <, ==, >, >=) 0 with unit factors of q and k. */
-static const struct tree *random_bound(struct grove *g)
+static const struct tree *random_bound(struct grove *g, bool large)
 {
 	static const char compare[] = "<l>gl<g=";
-	const int64_t far = grove_random(g, 4) ? 12 : 60;
-	const struct tree *t = tree_number(g, (int64_t)grove_random(g, (uint64_t)(2 * far)) - far);
+	static const int64_t far[] = {12, 12, 12, 60, INT64_C(1) << 31, INT64_C(1) << 60};
+	const int64_t most = far[grove_random(g, large ? 6 : 4)];
+	const struct tree *t = tree_number(g, (int64_t)(grove_random(g, 1 << 20) * (uint64_t)most >> 19) - most);
 	for (int name = 2; name < 6; name++) {
 		const int64_t by = (int64_t)grove_random(g, 3) - 1;
 		if (name < 4 || grove_random(g, 3) == 0)
@@ -54,19 +55,19 @@ static const struct tree *random_bound(struct grove *g)
 	return tree_new(g, compare[grove_random(g, 8)], t, tree_number(g, 0), NULL);
 }
 
-/* Every fourth mask is any expression, the rest are conjunctions of one to four bounds. */
-static void mask_random(struct mask *m, uint64_t seed, bool affine)
+enum kind { BOUNDS, LARGE_BOUNDS, ANY };
+
+/* A conjunction of one to four bounds, or any expression. */
+static void mask_random(struct mask *m, uint64_t seed, enum kind kind)
 {
 	struct text text = {0};
 	do {
 		m->grove.count = 0;
 		m->grove.state = seed;
 		seed += 1000003;
-		m->tree = affine ? random_bound(&m->grove) : tree_bool(&m->grove, 4);
-		for (uint64_t more = grove_random(&m->grove, 4); affine && more; more--)
-			m->tree = tree_new(&m->grove, '&', m->tree, random_bound(&m->grove), NULL);
-		if (!affine && seed % 2)
-			m->tree = tree_new(&m->grove, '&', m->tree, random_bound(&m->grove), NULL);
+		m->tree = kind == ANY ? tree_bool(&m->grove, 4) : random_bound(&m->grove, kind == LARGE_BOUNDS);
+		for (uint64_t more = grove_random(&m->grove, kind == ANY ? 2 : 4); more; more--)
+			m->tree = tree_new(&m->grove, '&', m->tree, random_bound(&m->grove, kind == LARGE_BOUNDS), NULL);
 		text_free(&text);
 		tree_text(&text, m->tree);
 	} while (text.len >= sizeof m->text);
@@ -188,7 +189,7 @@ START_TEST(host_random)
 	static struct mask m;
 	int lowered = 0, exact = 0;
 	for (uint64_t seed = 1; seed <= 200; seed++) {
-		mask_random(&m, seed, seed % 4 != 0);
+		mask_random(&m, seed, seed % 4 ? BOUNDS : ANY);
 		if (!mask_lower(&m))
 			continue;
 		lowered++;
@@ -201,6 +202,45 @@ START_TEST(host_random)
 	}
 	ck_assert_int_gt(lowered, 170); /* the rest is refused: products of products */
 	ck_assert_int_gt(exact, 75);
+}
+END_TEST
+
+/* Single cells at lengths up to 2^31 - 1 and constants up to 2^60: nothing overflows (SAN=1 would say so), and what is
+ * derived agrees with the cell. */
+static void cell_holds(const struct mask *m, int64_t sq, int64_t sk, int64_t q, int64_t k, int64_t tile)
+{
+	const int64_t name[NAME_COUNT] = {1, 2, q, k, sq, sk};
+	const int64_t q0 = q - q % tile, k0 = k - k % tile;
+	const bool v = truth(m, sq, sk, q, k);
+	const enum tile_class c = program_tile_class(&m->program, sq, sk, q0, q0 + tile, k0, k0 + tile);
+	const struct range keys = program_key_range(&m->program, sq, sk, q0, q0 + tile);
+	const struct range rows = program_query_range(&m->program, sq, sk, k0, k0 + tile);
+	must(expr_eval_int(&m->program.pool, m->program.mask, name) == v, "%s: value", m->text);
+	must(c != (v ? TILE_EMPTY : TILE_FULL), "%s: class", m->text);
+	must(!v || (keys.begin <= k && k < keys.end && rows.begin <= q && q < rows.end), "%s: range", m->text);
+	must(v || !(keys.full_begin <= k && k < keys.full_end), "%s: full keys", m->text);
+	must(v || !(rows.full_begin <= q && q < rows.full_end), "%s: full rows", m->text);
+}
+
+START_TEST(host_large)
+{
+	static struct mask m;
+	struct grove g = {.state = 3};
+	int lowered = 0;
+	for (uint64_t seed = 1; seed <= 3000; seed++) {
+		mask_random(&m, seed, seed % 4 ? LARGE_BOUNDS : ANY);
+		if (!mask_lower(&m))
+			continue;
+		lowered++;
+		for (int i = 0; i < 40; i++) {
+			const uint64_t far = i % 3 ? INT32_MAX : 100;
+			const int64_t sq = 1 + (int64_t)grove_random(&g, far), sk = i % 4 ? 1 + (int64_t)grove_random(&g, far) : sq;
+			const int64_t q = (int64_t)grove_random(&g, (uint64_t)sq), near = q - sq + sk + (int64_t)grove_random(&g, 40) - 20;
+			const int64_t k = i % 2 || near < 0 || near >= sk ? (int64_t)grove_random(&g, (uint64_t)sk) : near;
+			cell_holds(&m, sq, sk, q, k, 1 + (int64_t)grove_random(&g, 128));
+		}
+	}
+	ck_assert_int_gt(lowered, 2500);
 }
 END_TEST
 
@@ -533,7 +573,7 @@ START_TEST(emitted_random)
 	struct text source = {0};
 	int count = 0;
 	for (uint64_t seed = 7000; count < PROGRAMS; seed++) {
-		mask_random(&m[count], seed, seed % 3 != 0);
+		mask_random(&m[count], seed, seed % 3 ? BOUNDS : ANY);
 		if (mask_lower(&m[count])) {
 			program[count] = &m[count].program;
 			count++;
@@ -746,6 +786,7 @@ Suite *suite(void)
 	TCase *t = tcase_create("program");
 	tcase_set_timeout(t, 180);
 	tcase_add_test(t, host_random);
+	tcase_add_test(t, host_large);
 	tcase_add_test(t, host_presets);
 	tcase_add_test(t, canonical);
 	tcase_add_test(t, refusals);
