@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 enum { DEVICES_MAX = 64 };
@@ -16,6 +17,7 @@ struct driver {
 	int version;
 	int devices;
 	atomic_int pid;                     /* of the process that called cuInit; 0: not yet */
+	atomic_int *here;                   /* 1, on a page that the kernel wipes in a forked child; NULL: ask for the pid */
 	cu_context primary[DEVICES_MAX];    /* NULL: not retained */
 };
 
@@ -33,11 +35,27 @@ static const struct symbol symbols[] = {
 struct driver *driver_open(void)
 {
 	struct driver *d = calloc(1, sizeof *d);
-	if (d && pthread_mutex_init(&d->mutex, NULL)) {
+	if (!d || pthread_mutex_init(&d->mutex, NULL)) {
 		free(d);
 		return NULL;
 	}
+	/* A launch asks which process it is in; this way it needs no system call to know. */
+	const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	void *here = mmap(NULL, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (here != MAP_FAILED && !madvise(here, page, MADV_WIPEONFORK))
+		d->here = here;
+	else if (here != MAP_FAILED)
+		munmap(here, page);
 	return d;
+}
+
+/* Is this the process that started the driver? */
+static bool process_is_ours(const struct driver *d)
+{
+	const int pid = atomic_load_explicit(&d->pid, memory_order_acquire);
+	if (!pid)
+		return false;
+	return d->here ? atomic_load_explicit(d->here, memory_order_relaxed) == 1 : pid == getpid();
 }
 
 /* libcuda itself stays mapped: it has threads of its own and cannot be unloaded safely. Contexts that are not of this
@@ -46,12 +64,14 @@ void driver_close(struct driver *d)
 {
 	if (!d)
 		return;
-	if (atomic_load(&d->pid) == getpid())
+	if (process_is_ours(d))
 		for (int i = 0; i < d->devices; i++) {
 			cu_device device;
 			if (d->primary[i] && !d->calls.cuDeviceGet(&device, i))
 				d->calls.cuDevicePrimaryCtxRelease_v2(device);
 		}
+	if (d->here)
+		munmap(d->here, (size_t)sysconf(_SC_PAGESIZE));
 	pthread_mutex_destroy(&d->mutex);
 	free(d);
 }
@@ -74,7 +94,7 @@ int driver_fail(const struct driver *d, struct fault *f, cu_result result, const
 int driver_check_fork(const struct driver *d, struct fault *f)
 {
 	const int pid = atomic_load_explicit(&d->pid, memory_order_acquire);
-	if (!pid || pid == getpid())
+	if (!pid || process_is_ours(d))
 		return 0;
 	f->cuda_result = CU_NOT_INITIALIZED;
 	return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
@@ -149,6 +169,8 @@ static int driver_start_locked(struct driver *d, struct fault *f)
 		return driver_fail(d, f, r, "Counting the GPUs (cuDeviceGetCount)");
 	d->version = version;
 	d->devices = devices < DEVICES_MAX ? devices : DEVICES_MAX;
+	if (d->here)
+		atomic_store(d->here, 1);
 	atomic_store_explicit(&d->pid, getpid(), memory_order_release);
 	return 0;
 }
