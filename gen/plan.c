@@ -183,17 +183,26 @@ static int request_refuse(const struct plan *plan, const struct template_model *
 static int auto_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec,
                        struct diag *diag)
 {
+	const struct tile_request any = {0};
 	const struct candidate *telling = candidate_telling(plan);
-	struct text targets = {0};
+	struct text text = {0}, targets = {0};
+	text_addf(&text, "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s.", pass_name(plan->pass),
+	          spec->head_dim_qk, spec->head_dim_v, plan->target->name);
+	if (telling)
+		text_addf(&text, " The nearest, m %d, n %d with %d warps: %s.", telling->tile_m, telling->tile_n, telling->warps,
+		          telling->reason);
 	targets_list(&targets, spec, plan->pass, model->naive);
-	const int result = diag_fail(
-	    diag,
-	    "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s. The nearest, m %d, n %d with %d "
-	    "warps: %s. %s%s%s",
-	    pass_name(plan->pass), spec->head_dim_qk, spec->head_dim_v, plan->target->name,
-	    telling ? telling->tile_m : 0, telling ? telling->tile_n : 0, telling ? telling->warps : 0,
-	    telling ? telling->reason : "none was offered",
-	    targets.len ? "It can be compiled for: " : "No target can run it", text_str(&targets), ".");
+	if (targets.len)
+		text_addf(&text, " It can be compiled for: %s.", text_str(&targets));
+	else
+		text_puts(&text, " No target can run it.");
+	struct spec kept = *spec;
+	kept.keep_256 = DROPOUT_LEVELS;
+	struct tile_request nearest;
+	if (spec->keep_256 < DROPOUT_LEVELS && tile_nearest(&nearest, model, &kept, plan->target, plan->device, &any))
+		text_puts(&text, " Without dropout it fits.");
+	const int result = diag_fail(diag, "%s", text_str(&text));
+	text_free(&text);
 	text_free(&targets);
 	return result;
 }

@@ -25,8 +25,8 @@ static const double l2_usable = 0.8;
  * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024. */
 static const double cta_clocks = 1200;
 
-/* What a visited tile costs beside its cells, clocks of one scheduler and warp: loop control, barriers, row statistics.
- */
+/* What a visited tile costs beside its cells, clocks of one scheduler and warp: loop control, barriers, row
+ * statistics. */
 static const double tile_warp_clocks = 120;
 /* A load from L2 that was issued only when its buffer came free: one stage, nothing in flight. */
 static const double load_clocks = 900;
@@ -62,9 +62,10 @@ struct walk { /* one head */
 };
 
 struct visits { /* one head */
-	double tiles, partial,
-	    cells;   /* visited tiles, those that need tests, cells of the problem inside visited ones */
-	double most; /* tiles of the busiest CTA */
+	double tiles;   /* visited */
+	double partial; /* those of them that need tests */
+	double cells;   /* cells of the problem inside visited tiles */
+	double most;    /* tiles of the busiest CTA */
 };
 
 static struct walk walk_make(const struct candidate *c, const struct problem *problem, enum pass pass)
@@ -206,11 +207,11 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *piece = &recipe->piece[i];
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
-		if (piece->size == SIZE_ROWS_QK)
-			accum_row += 4.0 * piece->unit;
-		/* Statistics are written by another kernel and streamed by the main one; sums are left in memory by the
-		 * main kernel and read by another. Either is cleared before where the recipe says so. */
-		side_bytes += bytes * ((piece->size == SIZE_ROWS_QK ? 2 : 1) + piece->zeroed);
+		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by another;
+		 * statistics are written by another kernel and streamed by the main one. */
+		const bool sums = piece->size == SIZE_ROWS_QK && piece->unit >= spec->head_dim_qk;
+		accum_row += sums ? 4.0 * piece->unit : 0;
+		side_bytes += bytes * (sums ? 3 : 1 + piece->zeroed);
 	}
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
 		side_bytes +=

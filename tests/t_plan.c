@@ -224,9 +224,11 @@ START_TEST(every_head_dim)
 				if (make(&plan, &spec, gpus[g], &problem, PASS_BACKWARD, &diag) == 0) {
 					check_plan(&plan, &spec);
 				} else {
-					ck_assert_msg(dim > 192, "head_dim %d backward on %s: %s", dim, gpus[g],
+					/* Dropout ties 64 keys to a warp, which costs registers. */
+					ck_assert_msg(dropout && dim > 128, "head_dim %d backward on %s: %s", dim, gpus[g],
 					              text_str(&diag.text));
-					ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "bytes"));
+					ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "Without dropout it fits."));
+					ck_assert_ptr_nonnull(strstr(text_str(&diag.text), plan.target->name));
 				}
 				diag_free(&diag);
 			}
