@@ -124,13 +124,14 @@ golden-update: $(B)/fagen ## rewrite the plans of one spec: make golden-update S
 	@sh tests/golden/run $(B)/fagen $(SPEC)
 check: golden
 
-# Fuzzers, always with sanitizers: FUZZ_SECONDS each, on mutations of the specs and of the refused ones.
+# Fuzzers, always with sanitizers: each for FUZZ_SECONDS.
 .PHONY: fuzz
 FUZZ_SECONDS ?= 20
-FUZZ_SPEC := $(addprefix gen/,text.c diag.c arch.c preset.c) $(wildcard gen/spec*.c gen/yaml*.c)
-fuzz: build/fuzz/fuzz_spec ## fuzz the spec parser for FUZZ_SECONDS
+FUZZ_GEN := $(filter-out gen/embed.c gen/emit%.c gen/plan%.c gen/model%.c,$(wildcard gen/*.c))
+fuzz: build/fuzz/fuzz_spec build/fuzz/fuzz_text ## fuzz the parsers
 	build/fuzz/fuzz_spec $(FUZZ_SECONDS) specs/*.yaml tests/bad/*.yaml
-build/fuzz/fuzz_spec: tests/fuzz_spec.c $(FUZZ_SPEC) gen/spec.def $(wildcard gen/*.h)
+	build/fuzz/fuzz_text $(FUZZ_SECONDS) $(wildcard tests/fuzz_text/*)
+build/fuzz/fuzz_%: tests/fuzz_%.c tests/fuzz_main.c tests/fuzz.h $(FUZZ_GEN) $(wildcard gen/*.h gen/*.def)
 	@mkdir -p $(@D)
 	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ $(filter %.c,$^) -lyaml -lm
 $(B)/tests/t_explain: | $(B)/fagen
@@ -174,3 +175,9 @@ gpu-record: $(B)/check_gpu ## is tests/gpu/last-run.txt of the present sources, 
 
 mutate: ## break the reference and the kernels one line at a time; the tests must notice (the kernels need a GPU)
 	@MAKE="$(MAKE)" sh tests/mutate
+
+# t_nvrtc: a stand-in for NVRTC, with a build id that the suite knows, and one without.
+$(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13: tests/fake_nvrtc.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=$(if $(findstring no_id,$@),none,0x0123456789abcdef) -o $@ $<
+$(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13
