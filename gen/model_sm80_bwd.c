@@ -9,14 +9,14 @@ static bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
 /* How the warps share a product of 16-row blocks and 16-column steps; see warps_down in the skeleton. */
 struct share { int down, blocks, steps; };
 
-static struct share share_make(int warps, int all_blocks, int all_steps, int least)
+static struct share share_make(int warps, int all_blocks, int all_steps, int wish)
 {
 	struct share best = {0};
 	int best_cost = 0;
 	for (int down = 1; down <= warps; down *= 2) {
 		const int rows = all_blocks / down, columns = (all_steps * down + warps - 1) / warps;
-		const int cost = rows * columns * 64 + rows + columns;
-		if (all_blocks % down == 0 && columns >= least && (best.down == 0 || cost < best_cost)) {
+		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + rows + columns;
+		if (all_blocks % down == 0 && (best.down == 0 || cost < best_cost)) {
 			best = (struct share){down, rows, columns};
 			best_cost = cost;
 		}
@@ -26,7 +26,7 @@ static struct share share_make(int warps, int all_blocks, int all_steps, int lea
 
 static struct share share_s(int m, int n, int warps, bool dropout)
 {
-	return share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 1);
+	return share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 0);
 }
 
 static bool in_range(int x, int low, int high) { return is_power_of_2(x) && x >= low && x <= high; }
@@ -45,11 +45,9 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "n %d; want 32, 64, 128 or 256", t->n);
 		return false;
 	}
-	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
-	const struct share s = share_s(t->m, t->n, t->warps, dropout);
-	if (s.down == 0 || t->n / 16 % (t->warps / s.down) != 0) {
-		snprintf(reason, REASON_MAX, "m %d, n %d is too small for %d warps%s; want fewer", t->m, t->n, t->warps,
-		         dropout ? ", which own 64 keys each with dropout" : "");
+	if ((t->m / 16) * (t->n / 16) < t->warps) {
+		snprintf(reason, REASON_MAX, "m %d, n %d makes %d products of 16 x 16 for %d warps; want one each at least", t->m, t->n,
+		         (t->m / 16) * (t->n / 16), t->warps);
 		return false;
 	}
 	if (t->stages < 1 || t->stages > 2) {
@@ -99,8 +97,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int row_qk = steps_qk * 32, row_v = steps_v * 32; /* bytes of a shared row */
 	const int m = c->tile_m, n = c->tile_n, warps = c->warps;
 	const struct share s = share_s(m, n, warps, dropout);
-	const struct share dv = share_make(warps, n / 16, steps_v, 1), dk = share_make(warps, n / 16, steps_qk, 1);
-	const struct share dq = share_make(warps, m / 16, steps_qk, 1);
+	const struct share dv = share_make(warps, n / 16, steps_v, 0), dk = share_make(warps, n / 16, steps_qk, 0);
+	const struct share dq = share_make(warps, m / 16, steps_qk, 0);
 	(void)target;
 
 	c->smem_term_count = c->smem_bytes = 0;
@@ -111,7 +109,6 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	add_term(c, "P", 2 * m * n);
 	add_term(c, "dS", 2 * m * n);
 	add_term(c, "LSE and delta", c->stages * m * 8);
-	add_term(c, "dropout key", 16);
 
 	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. */
 	c->regs = accumulators(dk) + accumulators(dv) + int_max(2 * accumulators(s), accumulators(dq)) + 56;

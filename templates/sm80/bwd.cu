@@ -21,15 +21,15 @@ static_assert(is_power_of_2(TILE_M) && is_power_of_2(TILE_N) && is_power_of_2(WA
 static_assert(STAGES == 1 || STAGES == 2, "buffers of Q, dO and the row statistics");
 
 // How many warps share the rows of a product of `blocks` 16-row blocks and `steps` 16-column steps, the others sharing
-// its columns, `least` steps at least to a warp: the split with the least matrix work, and of those the one that reads the
-// fewest operands from shared memory.
-DEVICE constexpr int warps_down(int blocks, int steps, int least)
+// its columns: the split with the least matrix work; of those one that gives a warp `wish` steps or more; of those the one
+// that reads the fewest operands from shared memory.
+DEVICE constexpr int warps_down(int blocks, int steps, int wish)
 {
 	int best = 0, best_cost = 0;
 	for (int down = 1; down <= WARPS; down *= 2) {
 		const int rows = blocks / down, columns = (steps * down + WARPS - 1) / WARPS;
-		const int cost = rows * columns * 64 + rows + columns;
-		if (blocks % down == 0 && columns >= least && (best == 0 || cost < best_cost)) {
+		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + rows + columns;
+		if (blocks % down == 0 && (best == 0 || cost < best_cost)) {
 			best = down;
 			best_cost = cost;
 		}
@@ -37,9 +37,8 @@ DEVICE constexpr int warps_down(int blocks, int steps, int least)
 	return best;
 }
 
-template <int ALL_BLOCKS, int ALL_STEPS, int LEAST> struct Share {
-	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, LEAST);
-	static_assert(DOWN > 0, "fewer warps or a larger tile: this one cannot be shared");
+template <int ALL_BLOCKS, int ALL_STEPS, int WISH> struct Share {
+	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, WISH);
 	static constexpr int ACROSS = WARPS / DOWN;
 	static constexpr int BLOCKS = ALL_BLOCKS / DOWN;                  // 16-row blocks of a warp, neighbours
 	static constexpr int STEPS = (ALL_STEPS + ACROSS - 1) / ACROSS;   // 16-column steps of a warp, ACROSS apart
@@ -51,10 +50,11 @@ template <int ALL_BLOCKS, int ALL_STEPS, int LEAST> struct Share {
 };
 
 // A dropout word serves 64 keys of a thread's rows: its warp had better own them all.
-using ShareS = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 1>;
-using ShareDv = Share<TILE_N / 16, STEPS_V, 1>;
-using ShareDk = Share<TILE_N / 16, STEPS_QK, 1>;
-using ShareDq = Share<TILE_M / 16, STEPS_QK, 1>;
+using ShareS = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 0>;
+using ShareDv = Share<TILE_N / 16, STEPS_V, 0>;
+using ShareDk = Share<TILE_N / 16, STEPS_QK, 0>;
+using ShareDq = Share<TILE_M / 16, STEPS_QK, 0>;
+static_assert(ShareS::EVEN, "fewer warps or a larger tile: this one leaves warps without cells");
 constexpr int BLOCKS_S = ShareS::BLOCKS, STEPS_S = ShareS::STEPS; // here a warp's columns are neighbours
 
 struct Statistics { float lse2[TILE_M], delta[TILE_M]; }; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
@@ -67,7 +67,6 @@ struct Smem {
 	unsigned short prob[TILE_M * TILE_N];                  // [TILE_M][CHUNKS_N]
 	unsigned short dscore[TILE_M * TILE_N];                // [TILE_M][CHUNKS_N]
 	Statistics rows[STAGES];
-	DropoutKey dropout;                                    // its head is that of query head 0
 };
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_bwd.c disagree");
 
@@ -95,6 +94,14 @@ DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h)
 DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int q)
 {
 	return reinterpret_cast<const float *>(t.data) + b * t.stride_batch + h * t.stride_head + q * t.stride_seq;
+}
+
+// Read anew for every tile: registers are full, and the words wait in L1 or constant memory.
+DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
+{
+	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
 }
 
 // acc += A B over DEPTH steps of 16: a(i, step) and b(step, j) are the lane's ldmatrix addresses.
@@ -245,12 +252,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	const int b = blockIdx.x / tiles / p.heads_kv;
 	const int group = KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv;
 
-	if (DROPOUT && threadIdx.x == 0) { // read after the first barrier
-		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q), (unsigned)offset};
-	}
-
 	// The walk over query heads and tiles; it stands on the newest tile that is loaded.
 	const Stream head_walk = stream_begin(query_range(k0, k0 + TILE_N, p.seqlen_q, p.seqlen_k), TILE_M);
 	Stream walk = head_walk;
@@ -297,8 +298,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4, col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
 		unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
 		if constexpr (DROPOUT) {
-			DropoutKey key = smem.dropout;
-			key.head += h;
+			const DropoutKey key = dropout_key(p, b, h);
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
