@@ -66,7 +66,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	add_term(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
 	add_term(c, "K", c->stages * c->tile_n * row_qk);
 	add_term(c, "V", c->stages * c->tile_n * row_v);
-	add_term(c, "dropout key", 16);
+	add_term(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
+	add_term(c, "indices", 16 + 12); /* dropout key, tile */
 
 	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0 compiles
 	 * every shape with at most 192 accumulators without spills. */

@@ -17,7 +17,7 @@ struct launch {
 	int64_t workspace;    /* bytes needed */
 };
 
-/* ---- shapes ------------------------------------------------------------------------------------------------------- */
+/* ---- shapes ---- */
 
 static int count_check(const char *name, int64_t value, int64_t max, struct fault *f)
 {
@@ -34,40 +34,46 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 	    count_check("seqlen_k", a->seqlen_k, SEQLEN_MAX, f))
 		return -1;
 	const long long hq = a->heads_q, hk = a->heads_kv;
-	const int group = k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group : k->pass[PASS_BACKWARD].recipe.kv_group;
+	const int group =
+	    k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group : k->pass[PASS_BACKWARD].recipe.kv_group;
 	if ((hq == 0) != (hk == 0))
 		return fault_fail(f, FAGEN_ERROR_INVALID, hq ? "heads_kv" : "heads_q",
 		                  "heads_q is %lld and heads_kv is %lld: both or neither may be 0.", hq, hk);
 	if (group && hq != hk * group)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "heads_q",
-		                  "heads_q is %lld and heads_kv is %lld, but the kernel is compiled for %d query head%s per key head "
-		                  "(kv_group of the spec): pass heads_q = %lld, or set kv_group: any in the spec.", hq, hk, group,
-		                  group == 1 ? "" : "s", hk * group);
+		return fault_fail(
+		    f, FAGEN_ERROR_INVALID, "heads_q",
+		    "heads_q is %lld and heads_kv is %lld, but the kernel is compiled for %d query head%s per key head "
+		    "(kv_group of the spec): pass heads_q = %lld, or set kv_group: any in the spec.",
+		    hq, hk, group, group == 1 ? "" : "s", hk * group);
 	if (hk && hq % hk)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "heads_q",
-		                  "heads_q is %lld and heads_kv is %lld: heads_q must be a multiple of heads_kv.", hq, hk);
+		                  "heads_q is %lld and heads_kv is %lld: heads_q must be a multiple of heads_kv.", hq,
+		                  hk);
 	if (a->batch * hq > INT32_MAX) /* both are below 2^31 */
 		return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
-		                  "batch %lld times heads_q %lld is more than 2147483647: split the batch.", (long long)a->batch, hq);
+		                  "batch %lld times heads_q %lld is more than 2147483647: split the batch.",
+		                  (long long)a->batch, hq);
 	*shape = (struct recipe_shape){a->batch, hq, hk, a->seqlen_q, a->seqlen_k};
 	return 0;
 }
 
 /* Bytes of workspace of one pass; -1 with a message when no machine has them. */
-static int workspace_bytes(int64_t *bytes, const struct recipe *recipe, const struct recipe_shape *shape, struct fault *f)
+static int workspace_bytes(int64_t *bytes, const struct recipe *recipe, const struct recipe_shape *shape,
+                           struct fault *f)
 {
 	int64_t sum = 0;
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const int64_t piece = recipe_piece_bytes(&recipe->piece[i], shape);
 		if (piece < 0 || __builtin_add_overflow(sum, piece, &sum))
 			return fault_fail(f, FAGEN_ERROR_INVALID, "workspace_size",
-			                  "Workspace piece \"%s\" of these shapes has more than 2^63 bytes.", recipe->piece[i].name);
+			                  "Workspace piece \"%s\" of these shapes has more than 2^63 bytes.",
+			                  recipe->piece[i].name);
 	}
 	*bytes = sum;
 	return 0;
 }
 
-/* ---- tensors ------------------------------------------------------------------------------------------------------ */
+/* ---- tensors ---- */
 
 enum { TENSOR_WRITTEN = 1, TENSOR_OPTIONAL = 2 };
 
@@ -85,8 +91,8 @@ static int tensor_fail(struct fault *f, const struct operand *o, const char *mem
 	return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, why);
 }
 
-static int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o, const char *member,
-                        int64_t stride, int64_t size, int bytes, struct fault *f)
+static int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o,
+                        const char *member, int64_t stride, int64_t size, int bytes, struct fault *f)
 {
 	char why[160];
 	if (size <= 1) { /* never used, so it may hold anything */
@@ -94,13 +100,17 @@ static int stride_check(int64_t *out, int64_t *reach, const struct launch *l, co
 		return 0;
 	}
 	const int align = l->pass->recipe.load_bytes;
-	if (bytes == 2 && align > 2 && stride % (align / bytes)) {
-		snprintf(why, sizeof why, "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
-		         "kernel with problem.align = 2.", (long long)stride, align, align / bytes);
+	if (bytes == 2 && align > 2 &&
+	    (stride & (align / bytes - 1))) { /* powers of two; a division costs more than a check */
+		snprintf(why, sizeof why,
+		         "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
+		         "kernel with problem.align = 2.",
+		         (long long)stride, align, align / bytes);
 		return tensor_fail(f, o, member, why);
 	}
 	if ((o->flags & TENSOR_WRITTEN) && stride < o->columns && stride > -o->columns) {
-		snprintf(why, sizeof why, "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
+		snprintf(why, sizeof why,
+		         "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
 		         (long long)stride, (long long)size, (long long)o->columns);
 		return tensor_fail(f, o, member, why);
 	}
@@ -108,7 +118,8 @@ static int stride_check(int64_t *out, int64_t *reach, const struct launch *l, co
 	if (stride < -(INT64_MAX / 16) || stride > INT64_MAX / 16 ||
 	    __builtin_mul_overflow((stride < 0 ? -stride : stride) * bytes, size - 1, &span) ||
 	    __builtin_add_overflow(*reach, span, reach)) {
-		snprintf(why, sizeof why, "is %lld: the tensor would reach over more than 2^63 bytes.", (long long)stride);
+		snprintf(why, sizeof why, "is %lld: the tensor would reach over more than 2^63 bytes.",
+		         (long long)stride);
 		return tensor_fail(f, o, member, why);
 	}
 	*out = stride;
@@ -130,10 +141,12 @@ static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, con
 	}
 	const int align = bytes == 2 && l->pass->recipe.load_bytes > 2 ? l->pass->recipe.load_bytes : bytes;
 	const uintptr_t address = (uintptr_t)t->data;
-	if (address % align && !empty) {
+	if ((address & (uintptr_t)(align - 1)) && !empty) {
 		if (align > bytes)
-			snprintf(why, sizeof why, "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
-			         "with problem.align = 2.", t->data, align, align);
+			snprintf(why, sizeof why,
+			         "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
+			         "with problem.align = 2.",
+			         t->data, align, align);
 		else
 			snprintf(why, sizeof why, "is %p, not a multiple of its element's %d bytes.", t->data, bytes);
 		return tensor_fail(f, o, "data", why);
@@ -177,13 +190,14 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 		if (row[i].used && tensor_fill(row[i].to, l, &row[i].operand, f))
 			return -1;
 	if (!lse && a->lse.data)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "lse.data",
-		                  "lse.data is given, but this kernel does not write it: ask for outputs: [out, lse] in the spec, or "
-		                  "pass NULL.");
+		return fault_fail(
+		    f, FAGEN_ERROR_INVALID, "lse.data",
+		    "lse.data is given, but this kernel does not write it: ask for outputs: [out, lse] in the spec, or "
+		    "pass NULL.");
 	return 0;
 }
 
-/* ---- the rest of the arguments ------------------------------------------------------------------------------------ */
+/* ---- the rest of the arguments ---- */
 
 static int dropout_fill(struct launch *l, struct fault *f)
 {
@@ -194,9 +208,10 @@ static int dropout_fill(struct launch *l, struct fault *f)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "rng_state", "rng_state is %p, not a multiple of 8 bytes.",
 		                  (const void *)a->rng_state);
 	if (!a->rng_state && a->offset > UINT32_MAX)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "offset",
-		                  "offset is %llu; it must be below 2^32, or dropout would repeat: change the seed instead.",
-		                  (unsigned long long)a->offset);
+		return fault_fail(
+		    f, FAGEN_ERROR_INVALID, "offset",
+		    "offset is %llu; it must be below 2^32, or dropout would repeat: change the seed instead.",
+		    (unsigned long long)a->offset);
 	l->abi.rng_state = (uintptr_t)a->rng_state;
 	l->abi.seed = a->seed;
 	l->abi.offset = a->offset;
@@ -212,14 +227,17 @@ static int workspace_fill(struct launch *l, struct fault *f)
 	if (!l->workspace)
 		return 0;
 	if (!a->workspace)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace", "workspace is NULL; these shapes need %lld bytes "
-		                  "(fagen_workspace_size).", (long long)l->workspace);
+		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace",
+		                  "workspace is NULL; these shapes need %lld bytes "
+		                  "(fagen_workspace_size).",
+		                  (long long)l->workspace);
 	if ((uintptr_t)a->workspace % 256)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace", "workspace is %p, not a multiple of 256 bytes.", a->workspace);
+		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace", "workspace is %p, not a multiple of 256 bytes.",
+		                  a->workspace);
 	if (a->workspace_size < (uint64_t)l->workspace)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "workspace_size",
-		                  "workspace_size is %zu bytes; these shapes need %lld (fagen_workspace_size).", a->workspace_size,
-		                  (long long)l->workspace);
+		                  "workspace_size is %zu bytes; these shapes need %lld (fagen_workspace_size).",
+		                  a->workspace_size, (long long)l->workspace);
 	unsigned long long at = (uintptr_t)a->workspace;
 	for (int i = 0; i < recipe->piece_count; i++) {
 		memcpy((char *)&l->abi + l->pass->piece_field[i], &at, sizeof at);
@@ -233,9 +251,11 @@ static int grids_check(const struct launch *l, struct fault *f)
 	for (int i = 0; i < l->pass->recipe.kernel_count; i++)
 		if (recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape) < 0)
 			return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
-			                  "batch %lld, heads_q %lld, heads_kv %lld, seqlen_q %lld, seqlen_k %lld need more than 2147483647 "
-			                  "blocks of kernel %s: split the batch.", (long long)l->shape.batch,
-			                  (long long)l->shape.heads_q, (long long)l->shape.heads_kv, (long long)l->shape.seqlen_q,
+			                  "batch %lld, heads_q %lld, heads_kv %lld, seqlen_q %lld, seqlen_k %lld need "
+			                  "more than 2147483647 "
+			                  "blocks of kernel %s: split the batch.",
+			                  (long long)l->shape.batch, (long long)l->shape.heads_q,
+			                  (long long)l->shape.heads_kv, (long long)l->shape.seqlen_q,
 			                  (long long)l->shape.seqlen_k, l->pass->recipe.kernel[i].entry);
 	return 0;
 }
@@ -248,7 +268,7 @@ static int args_take(fagen_args *args, const fagen_args *given, struct fault *f)
 	                  "args.struct_size is not set: it says which version of struct fagen_args the caller has.");
 }
 
-/* ---- launching ---------------------------------------------------------------------------------------------------- */
+/* ---- launching ---- */
 
 /* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
  * launch, but not to a memset; a stream name (NULL, legacy, per-thread) means the stream of the current context. */
@@ -298,32 +318,38 @@ static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
 			continue;
 		/* The driver takes a context-independent kernel handle where it takes a function. */
 		const cu_result r = cu->cuLaunchKernel((cu_function)(void *)l->pass->entry[i], (unsigned int)grid, 1, 1,
-		                                       (unsigned int)rk->threads, 1, 1, (unsigned int)rk->smem_bytes, stream,
-		                                       params, NULL);
+		                                       (unsigned int)rk->threads, 1, 1, (unsigned int)rk->smem_bytes,
+		                                       stream, params, NULL);
 		if (r) {
 			driver_fail(d, f, r, "Launching a kernel (cuLaunchKernel)");
-			return fault_fail(f, FAGEN_ERROR_DRIVER, NULL, "It was kernel %s with %lld blocks of %d threads and %d bytes of "
-			                  "shared memory.", rk->entry, (long long)grid, rk->threads, rk->smem_bytes);
+			return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
+			                  "It was kernel %s with %lld blocks of %d threads and %d bytes of "
+			                  "shared memory.",
+			                  rk->entry, (long long)grid, rk->threads, rk->smem_bytes);
 		}
 	}
 	return 0;
 }
 
-static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen_args *given, cu_stream stream, struct fault *f)
+static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen_args *given, cu_stream stream,
+                       struct fault *f)
 {
 	fagen_args args;
 	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
 	if (!l.pass->plan)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel", "This kernel has no %s pass: add %s to passes in the spec.",
-		                  pass == PASS_FORWARD ? "forward" : "backward", pass == PASS_FORWARD ? "forward" : "backward");
+		return fault_fail(
+		    f, FAGEN_ERROR_INVALID, "kernel", "This kernel has no %s pass: add %s to passes in the spec.",
+		    pass == PASS_FORWARD ? "forward" : "backward", pass == PASS_FORWARD ? "forward" : "backward");
 	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || tensors_fill(&l, pass, f) ||
-	    dropout_fill(&l, f) || workspace_fill(&l, f) || grids_check(&l, f) || driver_check_fork(k->runtime->driver, f))
+	    dropout_fill(&l, f) || workspace_fill(&l, f) || grids_check(&l, f) ||
+	    driver_check_fork(k->runtime->driver, f))
 		return -1;
 	if (!args.batch || !args.heads_q)
 		return 0;
 	l.abi.batch = (int)args.batch;
 	l.abi.heads_q = (int)args.heads_q;
 	l.abi.heads_kv = (int)args.heads_kv;
+	l.abi.kv_group = (int)(args.heads_q / args.heads_kv); /* neither is 0 here */
 	l.abi.seqlen_q = (int)args.seqlen_q;
 	l.abi.seqlen_k = (int)args.seqlen_k;
 	bool zeroes = false, pushed;
@@ -337,7 +363,8 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 	return rc;
 }
 
-static int launch_call(const fagen_kernel *k, enum pass pass, const fagen_args *args, fagen_stream stream, fagen_error *error)
+static int launch_call(const fagen_kernel *k, enum pass pass, const fagen_args *args, fagen_stream stream,
+                       fagen_error *error)
 {
 	struct diag diag = {0};
 	struct fault f = {.diag = &diag};

@@ -26,7 +26,8 @@ struct fagen_abi {
 	unsigned long long dscores;      /* as scores */
 	unsigned long long rng_state;    /* 0, or the address of {seed, offset}, two 64-bit words, read on the device */
 	unsigned long long seed, offset; /* dropout, when rng_state is 0 */
-	int batch, heads_q, heads_kv, seqlen_q, seqlen_k, reserved;
+	int batch, heads_q, heads_kv, seqlen_q, seqlen_k;
+	int kv_group;                    /* heads_q / heads_kv */
 };
 
 #ifdef __cplusplus

@@ -5,7 +5,6 @@
 // Loads run AHEAD = STAGES - 1 tiles in front of their use. Groups are committed in the order K, V, K, V, ... (empty ones
 // past the end), so a wait that leaves 2 * AHEAD groups pending always means "the tile about to be used has landed".
 
-constexpr int THREADS = 32 * WARPS;
 constexpr int BLOCKS_M = TILE_M / (16 * WARPS);            // 16-row blocks of a warp
 constexpr int BLOCKS_N = TILE_N / 8;                       // 8-key blocks of S
 constexpr int BLOCKS_V = HEAD_DIM_V / 8;                   // 8-column blocks of O
@@ -24,7 +23,10 @@ struct Smem {
 	};
 	unsigned short key[STAGES][TILE_N * CHUNKS_QK * 8];  // [TILE_N][CHUNKS_QK]
 	unsigned short value[STAGES][TILE_N * CHUNKS_V * 8]; // [TILE_N][CHUNKS_V]
-	DropoutKey dropout;                                  // here and not in registers, which are full
+	float row_max[2 * BLOCKS_M][THREADS];                // of each lane's rows g, g + 8 of every block: the reference of P;
+	float row_sum[2 * BLOCKS_M][THREADS];                // each lane's part of the sum of P. Read and written by their lane
+	DropoutKey dropout;                                  // alone; here, like the next, because registers are full
+	int q0, h, b;                                        // what this CTA computes, for the epilogue
 };
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_fwd.c disagree");
 
@@ -54,6 +56,25 @@ DEVICE void dropout_pairs(unsigned &row_low, unsigned &row_high, unsigned word)
 	row_high &= prmt(word, word, 0xBBAA);
 }
 
+// Where the S accumulators of a lane lie: its first row and first column, of batch b and query head h.
+struct Cells { int b, h, row, col, seqlen_q, seqlen_k; };
+
+// change(cell, row state, column state) for every accumulator of S.
+template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4], const Cells &at, Change change)
+{
+#pragma unroll
+	for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const RowState row = row_state(at.b, at.h, at.row + 16 * i + 8 * r, at.seqlen_q, at.seqlen_k);
+#pragma unroll
+			for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+				for (int e = 0; e < 2; e++)
+					change(s[i][j][2 * r + e], row, col_state(at.b, at.h, at.col + 8 * j + e, at.seqlen_q, at.seqlen_k));
+		}
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid_constant__ fagen_abi p)
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
@@ -62,9 +83,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
 	const int tiles = ceil_div(p.seqlen_q, TILE_M);
 	const int q0 = (tiles - 1 - blockIdx.x % tiles) * TILE_M;
-	const int h = blockIdx.x / tiles % p.heads_q;
-	const int b = blockIdx.x / tiles / p.heads_q;
-	const int h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv);
+	const int h = warp_uniform(blockIdx.x / tiles % p.heads_q);
+	const int b = warp_uniform(blockIdx.x / tiles / p.heads_q);
+	const int h_kv = warp_uniform(h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group));
 
 	// In an accumulator this lane holds rows g, g + 8 and columns 2t, 2t + 1 of each block; row_g is g's query position.
 	// Everything derived from the thread index is computed anew where it is used: the loop has no register to spare.
@@ -75,7 +96,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	const auto *key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch + h_kv * p.key.stride_head;
 	const auto *value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch + h_kv * p.value.stride_head;
 
-	if (KEEP_256 < 256 && threadIdx.x == 0) { // read after the first barrier
+	if (threadIdx.x == 0) // read after the first barrier
+		smem.q0 = q0, smem.h = h, smem.b = b;
+	if (KEEP_256 < 256 && threadIdx.x == 0) { // likewise
 		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
 		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
 		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
@@ -110,10 +133,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	}
 
 	float acc[BLOCKS_M][BLOCKS_V][4] = {};  // O, unnormalised
-	float row_max[BLOCKS_M][2], row_sum[BLOCKS_M][2]; // of rows g, g+8 of each block; the sum is this lane's part
 #pragma unroll
-	for (int i = 0; i < BLOCKS_M; i++)
-		row_max[i][0] = row_max[i][1] = minus_infinity(), row_sum[i][0] = row_sum[i][1] = 0;
+	for (int i = 0; i < 2 * BLOCKS_M; i++)
+		smem.row_max[i][threadIdx.x] = minus_infinity(), smem.row_sum[i][threadIdx.x] = 0;
 
 	int tile, tile_class, stage = 0;
 	while (stream_next(&visit, &tile, &tile_class)) {
@@ -148,26 +170,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		__syncthreads(); // V(tile) of all threads before its readers; readers of K(tile) before it is overwritten
 		load_key();
 
-		const auto each_cell = [&](auto change) { // change(cell of s, row state, column state)
-			const int row_g = lane_row_g(), col_2t = k0 + lane_2t();
-#pragma unroll
-			for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-				for (int r = 0; r < 2; r++) {
-					const RowState row = row_state(b, h, row_g + 16 * i + 8 * r, p.seqlen_q, p.seqlen_k);
-#pragma unroll
-					for (int j = 0; j < BLOCKS_N; j++)
-#pragma unroll
-						for (int e = 0; e < 2; e++)
-							change(s[i][j][2 * r + e], row, col_state(b, h, col_2t + 8 * j + e, p.seqlen_q, p.seqlen_k));
-				}
-		};
-		each_cell([](float &x, RowState row, ColState col) { x = score(x, row, col); });
+		const Cells cells = {b, h, lane_row_g(), k0 + lane_2t(), p.seqlen_q, p.seqlen_k};
+		each_cell(s, cells, [](float &x, RowState row, ColState col) { x = score(x, row, col); });
 		if (tile_class != TILE_FULL)
-			each_cell([](float &x, RowState row, ColState col) { x = mask_keep(row, col) ? x : minus_infinity(); });
+			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = mask_keep(row, col) ? x : minus_infinity(); });
 
-		// Row maxima, and the rows whose reference must rise.
-		float new_max[BLOCKS_M][2];
+		// The reference of each row, and whether one must rise.
+		float row_max[BLOCKS_M][2];
 		bool rise = false;
 #pragma unroll
 		for (int i = 0; i < BLOCKS_M; i++)
@@ -178,8 +187,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 				for (int j = 1; j < BLOCKS_N; j++)
 					m = fmaxf(m, fmaxf(s[i][j][2 * r], s[i][j][2 * r + 1]));
 				m = quad_max(m);
-				const bool up = (m - row_max[i][r]) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
-				new_max[i][r] = up ? m : row_max[i][r];
+				const float before = smem.row_max[2 * i + r][mov_tid_x()];
+				const bool up = (m - before) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
+				row_max[i][r] = up ? m : before;
 				rise |= up;
 			}
 		if (__any_sync(~0u, rise)) {
@@ -187,10 +197,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 			for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					const float m = new_max[i][r] == minus_infinity() ? 0 : new_max[i][r];
-					const float factor = ex2((row_max[i][r] - m) * LOGIT_SCALE); // 0 when there was no maximum yet
-					row_max[i][r] = new_max[i][r];
-					row_sum[i][r] *= factor;
+					float &before = smem.row_max[2 * i + r][mov_tid_x()];
+					// 0 when there was no reference yet; a row that has none still, has nothing to scale.
+					const float factor = row_max[i][r] == minus_infinity() ? 0 : ex2((before - row_max[i][r]) * LOGIT_SCALE);
+					before = row_max[i][r];
+					smem.row_sum[2 * i + r][mov_tid_x()] *= factor;
 #pragma unroll
 					for (int j = 0; j < BLOCKS_V; j++)
 						acc[i][j][2 * r] *= factor, acc[i][j][2 * r + 1] *= factor;
@@ -204,7 +215,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
-				shift[i][r] = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r] * LOGIT_SCALE;
+				row_max[i][r] = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r];
+				shift[i][r] = row_max[i][r] * LOGIT_SCALE;
 				large |= fabsf(shift[i][r]) > LARGE_LOGIT;
 			}
 		if (__any_sync(~0u, large)) {
@@ -212,26 +224,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 			for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					const float m = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r];
 					shift[i][r] = 0;
 #pragma unroll
 					for (int j = 0; j < BLOCKS_N; j++)
-						s[i][j][2 * r] -= m, s[i][j][2 * r + 1] -= m;
+						s[i][j][2 * r] -= row_max[i][r], s[i][j][2 * r + 1] -= row_max[i][r];
 				}
 		}
 		unsigned prob[BLOCKS_M][BLOCKS_N][2]; // packed pairs: rows g, g+8 of each 8-key block
 #pragma unroll
-		for (int i = 0; i < BLOCKS_M; i++)
+		for (int i = 0; i < BLOCKS_M; i++) {
+			float sum[2] = {};
 #pragma unroll
 			for (int j = 0; j < BLOCKS_N; j++) {
 #pragma unroll
 				for (int e = 0; e < 4; e++) {
 					s[i][j][e] = ex2(s[i][j][e] * LOGIT_SCALE - shift[i][e / 2]);
-					row_sum[i][e / 2] += s[i][j][e];
+					sum[e / 2] += s[i][j][e];
 				}
 				prob[i][j][0] = cvt_rn_x2(s[i][j][0], s[i][j][1], Element{});
 				prob[i][j][1] = cvt_rn_x2(s[i][j][2], s[i][j][3], Element{});
 			}
+			smem.row_sum[2 * i][mov_tid_x()] += sum[0];
+			smem.row_sum[2 * i + 1][mov_tid_x()] += sum[1];
+		}
 		if constexpr (KEEP_256 < 256) {
 			constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
 			const int first = TILE_N < 64 ? k0 / 8 % 8 : 0;
@@ -269,20 +284,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 
 	cp_async_wait<0>();
 	__syncthreads(); // readers of Q before O overwrites it
-	const int row_g = lane_row_g(), t2 = lane_2t();
-	const TileLane<CHUNKS_V> out_lane(cvta_shared(smem.out), row_g - q0, 0);
+	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b;
+	const int row = mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4, t2 = lane_2t(); // of the tile
+	const TileLane<CHUNKS_V> out_lane(cvta_shared(smem.out), row, 0);
 #pragma unroll
 	for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			const float sum = quad_sum(row_sum[i][r]);
+			const float sum = quad_sum(smem.row_sum[2 * i + r][threadIdx.x]);
 			const float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum; // a row without visible keys: O = 0
 			if constexpr (WRITE_LSE) {
-				const int q = row_g + 16 * i + 8 * r;
+				const int q = out_q0 + row + 16 * i + 8 * r;
 				if (t2 == 0 && q < p.seqlen_q) {
-					float *lse = reinterpret_cast<float *>(p.lse.data) + b * p.lse.stride_batch + h * p.lse.stride_head + q * p.lse.stride_seq;
+					float *lse = reinterpret_cast<float *>(p.lse.data) + out_b * p.lse.stride_batch + out_h * p.lse.stride_head + q * p.lse.stride_seq;
 					constexpr float LN2 = 0.693147180559945f;
-					*lse = sum == 0 ? minus_infinity() : (row_max[i][r] * LOGIT_SCALE + lg2(sum)) * LN2;
+					*lse = sum == 0 ? minus_infinity() : (smem.row_max[2 * i + r][threadIdx.x] * LOGIT_SCALE + lg2(sum)) * LN2;
 				}
 			}
 #pragma unroll
@@ -292,5 +308,5 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		}
 	__syncthreads(); // writers of O before its readers
 	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.out),
-		reinterpret_cast<unsigned short *>(p.out.data) + b * p.out.stride_batch + h * p.out.stride_head, p.out.stride_seq, q0, p.seqlen_q);
+		reinterpret_cast<unsigned short *>(p.out.data) + out_b * p.out.stride_batch + out_h * p.out.stride_head, p.out.stride_seq, out_q0, p.seqlen_q);
 }
