@@ -392,7 +392,7 @@ struct floors { double out, lse, dquery, dkey, dvalue; };
 static void floors_make(struct floors *f, const struct ref_case *c, const double *q, const double *k, const double *v, const double *dout, const double *dlse)
 {
 	const int64_t rows = c->batch * c->heads_q * c->seqlen_q, cols = c->batch * c->heads_kv * c->seqlen_k;
-	const double score = fmin(ref_score_max(c, q, k), 8192), eps = ldexp(1 + score, -22), up = 256.0 / c->keep_256;
+	const double score = fmin(ref_score_max(c, q, k), 8192), eps = ldexp(1 + 4 * score, -22), up = 256.0 / c->keep_256;
 	const double many = sqrt((double)(c->seqlen_q > 0 ? c->seqlen_q : 1) * (double)(c->heads_kv ? c->heads_q / c->heads_kv : 1));
 	const double max_v = largest(v, cols * c->head_dim_v);
 	*f = (struct floors){.out = eps * max_v * up, .lse = ldexp(4 + score, -19)};

@@ -82,7 +82,7 @@ static int case_run(const struct check_case *c, fagen_runtime *rt, const fagen_s
 
 static int request_fail(struct diag *diag)
 {
-	fputs(text_str(&diag->text), stderr);
+	fprintf(stderr, "%s\n", text_str(&diag->text));
 	diag_free(diag);
 	return EXIT_REQUEST;
 }
@@ -100,7 +100,7 @@ static int argument_run(const char *argument, fagen_runtime *rt, const struct op
 		return request_fail(&diag);
 	const int code = check_spec(&spec, rt, probe.spec, &error);
 	if (code) {
-		fputs(error.message, stderr);
+		fprintf(stderr, "%s\n", error.message);
 		return code == FAGEN_ERROR_SPEC || code == FAGEN_ERROR_INVALID ? EXIT_REQUEST : EXIT_MACHINE;
 	}
 	const char *const *cases = options->cases;
@@ -159,7 +159,7 @@ int cmd_check(int argc, char **argv)
 	fagen_runtime *rt;
 	fagen_error error = {.struct_size = sizeof error};
 	if (fagen_open(&rt, NULL, &error)) {
-		fputs(error.message, stderr);
+		fprintf(stderr, "%s\n", error.message);
 		return EXIT_MACHINE;
 	}
 	int status = 0;
