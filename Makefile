@@ -129,7 +129,7 @@ check: golden
 FUZZ_SECONDS ?= 20
 FUZZ_GEN := $(filter-out gen/embed.c gen/emit%.c gen/plan%.c gen/model%.c,$(wildcard gen/*.c))
 fuzz: build/fuzz/fuzz_spec build/fuzz/fuzz_text ## fuzz the parsers
-	build/fuzz/fuzz_spec $(FUZZ_SECONDS) specs/*.yaml tests/bad/*.yaml
+	build/fuzz/fuzz_spec $(FUZZ_SECONDS) specs/*.yaml tests/bad/*.yaml tests/fuzz_spec/*.yaml
 	build/fuzz/fuzz_text $(FUZZ_SECONDS) $(wildcard tests/fuzz_text/*)
 build/fuzz/fuzz_%: tests/fuzz_%.c tests/fuzz_main.c tests/fuzz.h $(FUZZ_GEN) $(wildcard gen/*.h gen/*.def)
 	@mkdir -p $(@D)
