@@ -17,7 +17,7 @@ struct driver {
 	int version;
 	int devices;
 	atomic_int pid;                     /* of the process that called cuInit; 0: not yet */
-	atomic_int *here;                   /* 1, on a page that the kernel wipes in a forked child; NULL: ask for the pid */
+	atomic_int *here; /* 1, on a page that the kernel wipes in a forked child; NULL: ask for the pid */
 	cu_context primary[DEVICES_MAX];    /* NULL: not retained */
 };
 
@@ -97,9 +97,11 @@ int driver_check_fork(const struct driver *d, struct fault *f)
 	if (!pid || process_is_ours(d))
 		return 0;
 	f->cuda_result = CU_NOT_INITIALIZED;
-	return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-	                  "This process was forked from process %d after that had started CUDA, and a CUDA context does not "
-	                  "survive fork. Fork before the first fagen_kernel_get, or start the child as a new program.", pid);
+	return fault_fail(
+	    f, FAGEN_ERROR_DRIVER, NULL,
+	    "This process was forked from process %d after that had started CUDA, and a CUDA context does not "
+	    "survive fork. Fork before the first fagen_kernel_get, or start the child as a new program.",
+	    pid);
 }
 
 static const char *library_path(void *symbol)
@@ -114,9 +116,11 @@ static int calls_load(struct cuda_calls *calls, const char **path, struct fault 
 	void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!library) {
 		const char *why = dlerror();
-		return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-		                  "There is no NVIDIA driver: %s. libcuda.so.1 comes with the driver, not with the CUDA toolkit; "
-		                  "in a container, pass the GPU through (docker run --gpus all).", why ? why : "libcuda.so.1");
+		return fault_fail(
+		    f, FAGEN_ERROR_DRIVER, NULL,
+		    "There is no NVIDIA driver: %s. libcuda.so.1 comes with the driver, not with the CUDA toolkit; "
+		    "in a container, pass the GPU through (docker run --gpus all).",
+		    why ? why : "libcuda.so.1");
 	}
 	memset(calls, 0, sizeof *calls);
 	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
@@ -134,8 +138,10 @@ static int calls_load(struct cuda_calls *calls, const char **path, struct fault 
 		if (calls->cuDriverGetVersion)
 			calls->cuDriverGetVersion(&version);
 		fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-		           "The NVIDIA driver %s is too old: it is of CUDA %d.%d and lacks %s. fagen needs a driver of CUDA 12.0 "
-		           "or later (r525).", *path, version / 1000, version % 1000 / 10, symbols[i].name);
+		           "The NVIDIA driver %s is too old: it is of CUDA %d.%d and lacks %s. fagen needs a driver of "
+		           "CUDA 12.0 "
+		           "or later (r525).",
+		           *path, version / 1000, version % 1000 / 10, symbols[i].name);
 		memset(calls, 0, sizeof *calls);
 		return -1;
 	}
@@ -153,8 +159,10 @@ static int driver_start_locked(struct driver *d, struct fault *f)
 		memcpy(&address, &d->calls.cuInit, sizeof address);
 		f->cuda_result = (int)result;
 		fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-		           "%s is the stub that the CUDA toolkit has for linking, not a driver (CUDA_ERROR_STUB_LIBRARY, 34). Take "
-		           "the stubs folder out of LD_LIBRARY_PATH, or install the NVIDIA driver.", library_path(address));
+		           "%s is the stub that the CUDA toolkit has for linking, not a driver "
+		           "(CUDA_ERROR_STUB_LIBRARY, 34). Take "
+		           "the stubs folder out of LD_LIBRARY_PATH, or install the NVIDIA driver.",
+		           library_path(address));
 		memset(&d->calls, 0, sizeof d->calls); /* look again the next time */
 		return -1;
 	}
@@ -208,11 +216,13 @@ static int device_get(cu_device *device, struct driver *d, int ordinal, struct f
 	if (ordinal < 0 || ordinal >= d->devices) {
 		f->cuda_result = CU_INVALID_DEVICE;
 		if (!d->devices)
-			return fault_fail(f, FAGEN_ERROR_DRIVER, "device",
-			                  "Device %d was asked for, but the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?).", ordinal);
+			return fault_fail(
+			    f, FAGEN_ERROR_DRIVER, "device",
+			    "Device %d was asked for, but the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?).",
+			    ordinal);
 		return fault_fail(f, FAGEN_ERROR_DRIVER, "device",
-		                  "Device %d was asked for, but the driver sees %d GPU%s: use 0 to %d.", ordinal, d->devices,
-		                  d->devices == 1 ? "" : "s", d->devices - 1);
+		                  "Device %d was asked for, but the driver sees %d GPU%s: use 0 to %d.", ordinal,
+		                  d->devices, d->devices == 1 ? "" : "s", d->devices - 1);
 	}
 	const cu_result r = d->calls.cuDeviceGet(device, ordinal);
 	return r ? driver_fail(d, f, r, "Opening the GPU (cuDeviceGet)") : 0;

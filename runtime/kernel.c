@@ -8,7 +8,7 @@
 
 #include "templates/abi.h"
 
-/* ---- which device row, target and problem ------------------------------------------------------------------------- */
+/* ---- which device row, target and problem ---- */
 
 /* Does `name` occur in the driver's name as whole words: "A100" in "NVIDIA A100-SXM4-80GB", but "RTX 509" in none. */
 static bool name_has(const char *driver_name, const char *name)
@@ -77,13 +77,17 @@ static int target_check(const struct spec *spec, const struct runtime_device *d,
 		}
 	if (!d->target)
 		fault_fail(f, FAGEN_ERROR_SPEC, "targets",
-		           "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on; the spec's targets are "
-		           "[%s].", d->ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10, text_str(&names));
+		           "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on; the spec's "
+		           "targets are "
+		           "[%s].",
+		           d->ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10, text_str(&names));
 	else
 		fault_fail(f, FAGEN_ERROR_SPEC, "targets",
-		           "Device %d, %s, has compute capability %d.%d and needs target %s; the spec's targets are [%s]. Add %s "
-		           "to them.", d->ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10, d->target->name,
-		           text_str(&names), d->target->name);
+		           "Device %d, %s, has compute capability %d.%d and needs target %s; the spec's targets are "
+		           "[%s]. Add %s "
+		           "to them.",
+		           d->ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10, d->target->name, text_str(&names),
+		           d->target->name);
 	text_free(&names);
 	return -1;
 }
@@ -95,8 +99,9 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 		return 0;
 	fagen_problem g;
 	if (struct_take(&g, sizeof g, given))
-		return fault_fail(f, FAGEN_ERROR_INVALID, "struct_size",
-		                  "problem.struct_size is not set: it says which version of struct fagen_problem the caller has.");
+		return fault_fail(
+		    f, FAGEN_ERROR_INVALID, "struct_size",
+		    "problem.struct_size is not set: it says which version of struct fagen_problem the caller has.");
 	const struct { const char *name; int64_t value; int64_t *to; } size[] = {
 		{"problem.batch", g.batch, &p->batch},          {"problem.heads_q", g.heads_q, &p->heads_q},
 		{"problem.heads_kv", g.heads_kv, &p->heads_kv}, {"problem.seqlen_q", g.seqlen_q, &p->seqlen_q},
@@ -111,9 +116,11 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 			*size[i].to = size[i].value;
 	}
 	if (g.align != 0 && g.align != 2 && g.align != 16)
-		return fault_fail(f, FAGEN_ERROR_INVALID, "problem.align",
-		                  "problem.align is %d; it must be 16 (data and strides are multiples of 16 bytes), 2 (any), or 0 "
-		                  "(as the spec assumes).", (int)g.align);
+		return fault_fail(
+		    f, FAGEN_ERROR_INVALID, "problem.align",
+		    "problem.align is %d; it must be 16 (data and strides are multiples of 16 bytes), 2 (any), or 0 "
+		    "(as the spec assumes).",
+		    (int)g.align);
 	if (g.align)
 		p->align = g.align;
 	if (spec->kv_group && g.heads_q && !g.heads_kv && g.heads_q % spec->kv_group == 0)
@@ -123,9 +130,10 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 	if (p->heads_kv < 1 || p->heads_q > INT32_MAX || p->heads_q % p->heads_kv ||
 	    (spec->kv_group && p->heads_q != p->heads_kv * spec->kv_group))
 		return fault_fail(f, FAGEN_ERROR_INVALID, "problem.heads_kv",
-		                  "problem.heads_q %lld and problem.heads_kv %lld do not fit: %s.", (long long)p->heads_q,
-		                  (long long)p->heads_kv, spec->kv_group ? "the spec's kv_group is another number"
-		                                                         : "every key head serves the same number of query heads");
+		                  "problem.heads_q %lld and problem.heads_kv %lld do not fit: %s.",
+		                  (long long)p->heads_q, (long long)p->heads_kv,
+		                  spec->kv_group ? "the spec's kv_group is another number"
+		                                 : "every key head serves the same number of query heads");
 	return 0;
 }
 
@@ -135,7 +143,7 @@ static bool problem_equal(const struct problem *a, const struct problem *b)
 	       a->seqlen_q == b->seqlen_q && a->seqlen_k == b->seqlen_k && a->align == b->align;
 }
 
-/* ---- making one --------------------------------------------------------------------------------------------------- */
+/* ---- making one ---- */
 
 /* Offset in struct fagen_abi of the field that a workspace piece is named after; 0, where no piece can be, if none. */
 static size_t piece_field(const char *name)
@@ -152,7 +160,8 @@ static size_t piece_field(const char *name)
 }
 
 /* Plans and emits both passes, without touching compiler or driver, and computes the kernel's identity. */
-static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], const struct device *device, struct fault *f)
+static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], const struct device *device,
+                       struct fault *f)
 {
 	const struct spec *spec = &k->spec->spec;
 	const struct program *program = &k->spec->program;
@@ -184,8 +193,10 @@ static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], c
 		text_free(&recipe);
 		for (int p = 0; p < pass->recipe.piece_count && !rc; p++)
 			if (!(pass->piece_field[p] = piece_field(pass->recipe.piece[p].name)))
-				rc = fault_fail(f, FAGEN_ERROR_SPEC, NULL, "The plan of template %s has a workspace piece \"%s\", which "
-				                "struct fagen_abi does not have.", pass->plan->templ, pass->recipe.piece[p].name);
+				rc = fault_fail(f, FAGEN_ERROR_SPEC, NULL,
+				                "The plan of template %s has a workspace piece \"%s\", which "
+				                "struct fagen_abi does not have.",
+				                pass->plan->templ, pass->recipe.piece[p].name);
 	}
 	key_finish(&k->identity, key);
 	return rc;
@@ -195,13 +206,14 @@ static int load_fail(const struct fagen_kernel *k, struct fault *f, cu_result r,
 {
 	driver_fail(k->runtime->driver, f, r, what);
 	const int version = driver_version(k->runtime->driver);
-	if (r == CU_NO_BINARY_FOR_GPU || r == CU_INVALID_IMAGE || r == CU_INVALID_PTX || r == CU_UNSUPPORTED_PTX_VERSION ||
-	    r == CU_INVALID_SOURCE)
-		return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-		                  "The driver (of CUDA %d.%d) does not take code that the compiler %s made for %s. A driver runs "
-		                  "the code of compilers up to its own CUDA version: update the driver, or name an older NVRTC in "
-		                  "FAGEN_NVRTC.", version / 1000, version % 1000 / 10, compiler_path(k->runtime->compiler),
-		                  k->target->name);
+	if (r == CU_NO_BINARY_FOR_GPU || r == CU_INVALID_IMAGE || r == CU_INVALID_PTX ||
+	    r == CU_UNSUPPORTED_PTX_VERSION || r == CU_INVALID_SOURCE)
+		return fault_fail(
+		    f, FAGEN_ERROR_DRIVER, NULL,
+		    "The driver (of CUDA %d.%d) does not take code that the compiler %s made for %s. A driver runs "
+		    "the code of compilers up to its own CUDA version: update the driver, or name an older NVRTC in "
+		    "FAGEN_NVRTC.",
+		    version / 1000, version % 1000 / 10, compiler_path(k->runtime->compiler), k->target->name);
 	if (r >= CU_CAPTURE_UNSUPPORTED && r <= CU_CAPTURE_WRONG_THREAD)
 		return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
 		                  "A stream is being captured into a graph: get kernels before the capture begins.");
@@ -221,10 +233,11 @@ static int pass_load(struct fagen_kernel *k, struct kernel_pass *pass, const voi
 		const struct recipe_kernel *rk = &pass->recipe.kernel[i];
 		if ((r = cu->cuLibraryGetKernel(&pass->entry[i], pass->library, rk->entry)))
 			return load_fail(k, f, r, "Looking up a kernel (cuLibraryGetKernel)");
-		if (rk->smem_bytes > 0 &&
-		    (r = cu->cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, rk->smem_bytes, pass->entry[i], k->device)))
+		if (rk->smem_bytes > 0 && (r = cu->cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, rk->smem_bytes,
+		                                                        pass->entry[i], k->device)))
 			return load_fail(k, f, r, "Asking for shared memory (cuKernelSetAttribute)");
-		/* Lazy loading would otherwise put the copy to the device into the first launch, where a capture forbids it. */
+		/* Lazy loading would otherwise put the copy to the device into the first launch, where a capture
+		 * forbids it. */
 		cu_function function;
 		if ((r = cu->cuKernelGetFunction(&function, pass->entry[i])))
 			return load_fail(k, f, r, "Loading a kernel (cuKernelGetFunction)");
@@ -283,7 +296,8 @@ static int kernel_build(struct fagen_kernel *k, const struct text source[PASS_CO
 		struct kernel_pass *pass = &k->pass[i];
 		if (!pass->plan)
 			continue;
-		if (cubin_get(&cubin[i], k->runtime->store, k->runtime->compiler, &source[i], k->target, &pass->recipe, f->diag)) {
+		if (cubin_get(&cubin[i], k->runtime->store, k->runtime->compiler, &source[i], k->target, &pass->recipe,
+		              f->diag)) {
 			rc = fault_stage(f, FAGEN_ERROR_COMPILER);
 			break;
 		}
@@ -299,7 +313,7 @@ static int kernel_build(struct fagen_kernel *k, const struct text source[PASS_CO
 	return rc;
 }
 
-/* ---- the registry ------------------------------------------------------------------------------------------------- */
+/* ---- the registry ---- */
 
 static void registry_remove(fagen_runtime *rt, struct fagen_kernel *k)
 {
@@ -412,8 +426,8 @@ static int kernel_call(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *
 	return FAGEN_OK;
 }
 
-int fagen_kernel_get(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *spec, const fagen_problem *problem, int device,
-                     fagen_error *error)
+int fagen_kernel_get(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *spec, const fagen_problem *problem,
+                     int device, fagen_error *error)
 {
 	return kernel_call(out, rt, spec, problem, device, false, error);
 }
@@ -429,7 +443,8 @@ int fagen_kernel_describe(fagen_kernel_info *out, const fagen_kernel *k, fagen_e
 	struct diag diag = {0};
 	struct fault f = {.diag = &diag};
 	fault_clear(error);
-	fagen_kernel_info info = {.forward = k->pass[PASS_FORWARD].plan != NULL, .backward = k->pass[PASS_BACKWARD].plan != NULL};
+	fagen_kernel_info info = {.forward = k->pass[PASS_FORWARD].plan != NULL,
+	                          .backward = k->pass[PASS_BACKWARD].plan != NULL};
 	memcpy(info.target, k->target->name, strnlen(k->target->name, sizeof info.target - 1));
 	for (int i = 0; i < PASS_COUNT; i++) {
 		const struct kernel_pass *pass = &k->pass[i];

@@ -49,8 +49,9 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 	fagen_config config = {0};
 	fault_clear(error);
 	if (given && struct_take(&config, sizeof config, given)) {
-		fault_fail(&f, FAGEN_ERROR_INVALID, "struct_size",
-		           "config.struct_size is not set: it says which version of struct fagen_config the caller has.");
+		fault_fail(
+		    &f, FAGEN_ERROR_INVALID, "struct_size",
+		    "config.struct_size is not set: it says which version of struct fagen_config the caller has.");
 		return fault_report(error, &f);
 	}
 	fagen_runtime *rt = calloc(1, sizeof *rt);
@@ -72,7 +73,8 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 		templates = NULL;
 	const struct store_config store = {.dir = config.cache_dir, .ignore_env = config.ignore_env != 0};
 	if (!copy_string(&rt->templates_dir, templates) || !(rt->store = store_open(&store)) ||
-	    !(rt->compiler = compiler_open(config.nvrtc_path, config.ignore_env != 0)) || !(rt->driver = driver_open())) {
+	    !(rt->compiler = compiler_open(config.nvrtc_path, config.ignore_env != 0)) ||
+	    !(rt->driver = driver_open())) {
 		runtime_free(rt);
 		goto no_memory;
 	}
@@ -90,7 +92,8 @@ void fagen_close(fagen_runtime *rt)
 }
 
 /* Parses text, or a file when there is none, lowers it and keeps both in the runtime. */
-static int spec_keep(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name, struct fault *f)
+static int spec_keep(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name,
+                     struct fault *f)
 {
 	struct fagen_spec *s = calloc(1, sizeof *s);
 	if (!s || !copy_string(&s->name, name)) {
@@ -112,7 +115,8 @@ static int spec_keep(fagen_spec **out, fagen_runtime *rt, const char *yaml, size
 	return 0;
 }
 
-static int spec_call(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name, fagen_error *error)
+static int spec_call(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name,
+                     fagen_error *error)
 {
 	struct diag diag = {0};
 	struct fault f = {.diag = &diag};
@@ -128,7 +132,8 @@ int fagen_spec_load(fagen_spec **out, fagen_runtime *rt, const char *path, fagen
 	return spec_call(out, rt, NULL, 0, path, error);
 }
 
-int fagen_spec_parse(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name, fagen_error *error)
+int fagen_spec_parse(fagen_spec **out, fagen_runtime *rt, const char *yaml, size_t len, const char *name,
+                     fagen_error *error)
 {
 	return spec_call(out, rt, yaml ? yaml : "", yaml ? len : 0, name ? name : "spec", error);
 }

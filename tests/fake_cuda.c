@@ -19,7 +19,14 @@ cu_result cuDriverGetVersion(int *version)
 
 #else
 
-enum { INVALID_VALUE = 1, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500, STACK_MAX = 16, ENTRIES_MAX = 16 };
+enum {
+	INVALID_VALUE = 1,
+	INVALID_CONTEXT = 201,
+	INVALID_HANDLE = 400,
+	NOT_FOUND = 500,
+	STACK_MAX = 16,
+	ENTRIES_MAX = 16
+};
 enum { CONTEXT = 0x43545831, STREAM, LIBRARY, KERNEL };
 
 struct CUctx_st { int kind, device, retains; };
@@ -280,7 +287,10 @@ cu_result cuThreadExchangeStreamCaptureMode(unsigned int *with)
 	return CU_OK;
 }
 
-static cu_result unsafe_in_capture(void) { return fake.capturing && mode != CU_CAPTURE_RELAXED ? CU_CAPTURE_UNSUPPORTED : CU_OK; }
+static cu_result unsafe_in_capture(void)
+{
+	return fake.capturing && mode != CU_CAPTURE_RELAXED ? CU_CAPTURE_UNSUPPORTED : CU_OK;
+}
 
 cu_result cuLibraryLoadData(cu_library *library, const void *code, unsigned int *jit_options, void **jit_values,
                             unsigned int jit_count, unsigned int *options, void **values, unsigned int count)
@@ -366,7 +376,8 @@ cu_result cuMemsetD32Async(cu_deviceptr at, unsigned int value, size_t words, cu
 }
 
 cu_result cuLaunchKernel(cu_function function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
-                         unsigned int by, unsigned int bz, unsigned int smem, cu_stream stream, void **params, void **extra)
+                         unsigned int by, unsigned int bz, unsigned int smem, cu_stream stream, void **params,
+                         void **extra)
 {
 	ENTER(cuLaunchKernel);
 	cu_kernel kernel = (cu_kernel)(void *)function;

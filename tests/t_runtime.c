@@ -17,7 +17,7 @@
 
 Suite *suite(void);
 
-/* ---- runtime/dl.h against the toolkit ----------------------------------------------------------------------------- */
+/* ---- runtime/dl.h against the toolkit ---- */
 
 #ifdef HAVE_CUDA_H
 #define SAME(ours, theirs) _Static_assert((int)(ours) == (int)(theirs), #ours " is not " #theirs)
@@ -43,9 +43,10 @@ SAME(CU_ATTRIBUTE_SMEM_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OP
 SAME(CU_KERNEL_MAX_DYNAMIC_SMEM, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 /* Equal names of the handles' tags and equal widths make each pointer of the table the toolkit's own prototype. */
-#define CUDA_CALL(symbol, parameters) \
-	_Static_assert(__builtin_types_compatible_p(__typeof__(&symbol), __typeof__(((struct cuda_calls *)0)->symbol)), \
-	               #symbol " has another prototype in cuda.h");
+#define CUDA_CALL(symbol, parameters)                                                                        \
+	_Static_assert(                                                                                      \
+	    __builtin_types_compatible_p(__typeof__(&symbol), __typeof__(((struct cuda_calls *)0)->symbol)), \
+	    #symbol " has another prototype in cuda.h");
 CUDA_CALLS(CUDA_CALL)
 CUDA_CALLS_OPTIONAL(CUDA_CALL)
 #undef CUDA_CALL
@@ -59,7 +60,7 @@ START_TEST(toolkit_header_agrees)
 }
 END_TEST
 
-/* ---- fixtures ----------------------------------------------------------------------------------------------------- */
+/* ---- fixtures ---- */
 
 #define SPEC "fagen: 1\nname: t\nhead_dim: 64\ndtype: bf16\nmask: causal\nkv_group: any\n" \
 	"assume: {batch: 2, heads: 8, heads_kv: 2, seqlen: 1024}\n"
@@ -135,7 +136,7 @@ static void ck_says(int code, const char *field, const char *says)
 	ck_assert_msg(strstr(error.message, says) != NULL, "\"%s\" is not in: %s", says, error.message);
 }
 
-/* ---- without a driver --------------------------------------------------------------------------------------------- */
+/* ---- without a driver ---- */
 
 START_TEST(opening_and_parsing_load_no_driver)
 {
@@ -178,7 +179,7 @@ START_TEST(an_old_driver_is_named_with_its_version)
 }
 END_TEST
 
-/* ---- getting kernels ---------------------------------------------------------------------------------------------- */
+/* ---- getting kernels ---- */
 
 START_TEST(the_first_driver_call_is_in_kernel_get)
 {
@@ -231,7 +232,8 @@ START_TEST(both_passes_load)
 	ck_assert(info.forward && info.backward && info.registers[1] > 0);
 	ck_assert_int_eq(fake.state->libraries, 2);
 	size_t bytes = 0;
-	const fagen_args a = {.struct_size = sizeof a, .batch = 2, .heads_q = 8, .heads_kv = 2, .seqlen_q = 100, .seqlen_k = 100};
+	const fagen_args a = {
+	    .struct_size = sizeof a, .batch = 2, .heads_q = 8, .heads_kv = 2, .seqlen_q = 100, .seqlen_k = 100};
 	ck_assert_int_eq(fagen_workspace_size(&bytes, k, &a, &error), FAGEN_OK);
 	ck_assert_uint_ge(bytes, (size_t)2 * 8 * 100 * 4); /* at least delta */
 }
@@ -355,7 +357,8 @@ START_TEST(spec_errors_carry_place_and_key)
 	};
 	fagen_spec *s = NULL;
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-		ck_assert_int_eq(fagen_spec_parse(&s, rt, row[i].yaml, strlen(row[i].yaml), "my.yaml", &error), FAGEN_ERROR_SPEC);
+		ck_assert_int_eq(fagen_spec_parse(&s, rt, row[i].yaml, strlen(row[i].yaml), "my.yaml", &error),
+		                 FAGEN_ERROR_SPEC);
 		ck_says(FAGEN_ERROR_SPEC, row[i].field, "my.yaml:");
 		ck_assert_int_eq(error.line, row[i].line);
 		ck_assert_int_eq(error.column, row[i].column);
@@ -375,7 +378,8 @@ START_TEST(config_and_describe_follow_struct_size)
 	ck_says(FAGEN_ERROR_INVALID, "struct_size", "config.struct_size");
 	ck_assert_ptr_null(second);
 	/* A caller whose version of the struct ends before cache_dir: the rest is default, whatever lies there. */
-	config = (fagen_config){.struct_size = offsetof(fagen_config, cache_dir), .cache_dir = (const char *)(uintptr_t)1};
+	config =
+	    (fagen_config){.struct_size = offsetof(fagen_config, cache_dir), .cache_dir = (const char *)(uintptr_t)1};
 	ck_assert_int_eq(fagen_open(&second, &config, &error), FAGEN_OK);
 	fagen_close(second);
 	fagen_kernel_info info;
@@ -389,7 +393,7 @@ START_TEST(config_and_describe_follow_struct_size)
 }
 END_TEST
 
-/* ---- trouble ------------------------------------------------------------------------------------------------------ */
+/* ---- trouble ---- */
 
 /* Each driver call of a first fagen_kernel_get fails in turn: the code is right, the thread is as before, nothing stays
  * loaded but what the runtime owns, and the next attempt works. */
@@ -433,7 +437,8 @@ END_TEST
 
 START_TEST(code_that_the_driver_refuses_is_explained)
 {
-	static const int refusals[] = {CU_INVALID_IMAGE, CU_NO_BINARY_FOR_GPU, CU_INVALID_PTX, CU_UNSUPPORTED_PTX_VERSION};
+	static const int refusals[] = {CU_INVALID_IMAGE, CU_NO_BINARY_FOR_GPU, CU_INVALID_PTX,
+	                               CU_UNSUPPORTED_PTX_VERSION};
 	fagen_kernel *k = NULL;
 	fake.state->version = 12020;
 	for (int i = 0; i < 4; i++) {
@@ -480,6 +485,27 @@ START_TEST(the_stub_library_is_recognised)
 }
 END_TEST
 
+/* The toolkit's own stub, where there is one: whoever loaded it first, the loader gives it out as libcuda.so.1. */
+START_TEST(the_stub_of_the_toolkit_is_recognised)
+{
+	static const char *const paths[] = {"/usr/local/cuda/lib64/stubs/libcuda.so",
+	                                    "/usr/local/cuda/lib/stubs/libcuda.so"};
+	void *stub = NULL;
+	for (size_t i = 0; !stub && i < sizeof paths / sizeof *paths; i++)
+		stub = dlopen(paths[i], RTLD_NOW);
+	if (!stub) {
+		printf("no stub library here: it is not tried\n");
+		return;
+	}
+	open_all();
+	fagen_kernel *k = NULL;
+	ck_assert_int_eq(fagen_kernel_get(&k, rt, spec, NULL, 0, &error), FAGEN_ERROR_DRIVER);
+	ck_assert_int_eq(error.cuda_result, CU_STUB_LIBRARY);
+	ck_says(FAGEN_ERROR_DRIVER, "", "stubs/libcuda.so is the stub");
+	fagen_close(rt);
+}
+END_TEST
+
 START_TEST(another_context_stays_current)
 {
 	cu_context after = NULL;
@@ -499,14 +525,15 @@ START_TEST(no_compiler_is_a_compiler_error)
 	const fagen_config config = {.struct_size = sizeof config, .cache_dir = "", .nvrtc_path = ""};
 	ck_assert_int_eq(fagen_open(&second, &config, &error), FAGEN_OK);
 	for (int i = 0; i < 2; i++) {
-		ck_assert_int_eq(fagen_kernel_get(&k, second, parse(second, SPEC), NULL, 0, &error), FAGEN_ERROR_COMPILER);
+		ck_assert_int_eq(fagen_kernel_get(&k, second, parse(second, SPEC), NULL, 0, &error),
+		                 FAGEN_ERROR_COMPILER);
 		ck_assert(error.message[0] && !k);
 	}
 	fagen_close(second);
 }
 END_TEST
 
-/* ---- threads and fork --------------------------------------------------------------------------------------------- */
+/* ---- threads and fork ---- */
 
 struct getter { int device; fagen_kernel *kernel; int rc; };
 
@@ -560,8 +587,10 @@ START_TEST(a_fork_after_the_driver_started_is_refused)
 		fagen_args a = {.struct_size = sizeof a, .batch = 1, .heads_q = 1, .heads_kv = 1, .seqlen_q = 1};
 		a.query.data = a.out.data = (void *)(((uintptr_t)words + 15) & ~(uintptr_t)15);
 		const int calls = fake.state->calls;
-		int wrong = fagen_kernel_get(&mine, rt, spec, NULL, 1, &error) != FAGEN_ERROR_DRIVER || !strstr(error.message, "fork");
-		wrong |= (fagen_forward(k, &a, NULL, &error) != FAGEN_ERROR_DRIVER || !strstr(error.message, "fork")) << 1;
+		int wrong = fagen_kernel_get(&mine, rt, spec, NULL, 1, &error) != FAGEN_ERROR_DRIVER ||
+		            !strstr(error.message, "fork");
+		wrong |= (fagen_forward(k, &a, NULL, &error) != FAGEN_ERROR_DRIVER || !strstr(error.message, "fork"))
+		         << 1;
 		fagen_close(rt);
 		wrong |= (fake.state->calls != calls) << 2; /* the parent's driver is not touched */
 		_exit(wrong);
@@ -585,7 +614,7 @@ START_TEST(a_fork_before_the_driver_started_works)
 }
 END_TEST
 
-/* ---- what is shipped ---------------------------------------------------------------------------------------------- */
+/* ---- what is shipped ---- */
 
 static int run_shell(char *output, size_t size, const char *command)
 {
@@ -600,11 +629,14 @@ START_TEST(the_library_exports_its_interface_only)
 {
 	char folder[512], command[1024], output[4096];
 	test_folder(folder);
-	snprintf(command, sizeof command, "nm -D --defined-only '%s/../libfagen.so' | awk '{print $3}' | grep -v '^fagen_' | "
-	         "grep -vE '^(_init|_fini|__bss_start|_edata|_end|__odr_asan.*|.*san.*)$'", folder);
+	snprintf(command, sizeof command,
+	         "nm -D --defined-only '%s/../libfagen.so' | awk '{print $3}' | grep -v '^fagen_' | "
+	         "grep -vE '^(_init|_fini|__bss_start|_edata|_end|__odr_asan.*|.*san.*)$'",
+	         folder);
 	run_shell(output, sizeof output, command);
 	ck_assert_str_eq(output, "");
-	snprintf(command, sizeof command, "readelf -d '%s/../libfagen.so' | grep NEEDED | grep -E 'cuda|nvrtc'", folder);
+	snprintf(command, sizeof command, "readelf -d '%s/../libfagen.so' | grep NEEDED | grep -E 'cuda|nvrtc'",
+	         folder);
 	run_shell(output, sizeof output, command);
 	ck_assert_str_eq(output, "");
 }
@@ -615,7 +647,9 @@ START_TEST(the_example_runs)
 	char folder[512], command[2048], output[4096];
 	test_folder(folder);
 	/* It leaves its device memory to the end of the process, which the fake has from malloc. */
-	snprintf(command, sizeof command, "cd / && ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake:%s/..' FAGEN_CACHE_DIR='%s' '%s/../examples/embed' 2>&1",
+	snprintf(command, sizeof command,
+	         "cd / && ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake:%s/..' FAGEN_CACHE_DIR='%s' "
+	         "'%s/../examples/embed' 2>&1",
 	         folder, folder, cache, folder);
 	const int status = run_shell(output, sizeof output, command);
 	ck_assert_msg(!status, "%s", output);
@@ -624,7 +658,8 @@ START_TEST(the_example_runs)
 	void *real = dlopen("libcuda.so.1", RTLD_NOW);
 	if (real)
 		return;
-	snprintf(command, sizeof command, "cd / && LD_LIBRARY_PATH='%s/..' '%s/../examples/embed' 2>&1", folder, folder);
+	snprintf(command, sizeof command, "cd / && LD_LIBRARY_PATH='%s/..' '%s/../examples/embed' 2>&1", folder,
+	         folder);
 	ck_assert_int_ne(run_shell(output, sizeof output, command), 0);
 	ck_assert_ptr_nonnull(strstr(output, "driver"));
 }
@@ -632,7 +667,8 @@ END_TEST
 
 START_TEST(the_header_is_c99_and_cpp)
 {
-	static const char *const compilers[] = {"cc -std=c99 -x c", "cc -std=c11 -x c", "c++ -std=c++11 -x c++", "c++ -std=c++20 -x c++"};
+	static const char *const compilers[] = {"cc -std=c99 -x c", "cc -std=c11 -x c", "c++ -std=c++11 -x c++",
+	                                        "c++ -std=c++20 -x c++"};
 	char output[4096];
 	if (run_shell(output, sizeof output, "command -v c++ >/dev/null && test -f runtime/fagen.h")) {
 		printf("no C++ compiler, or not run from the source folder: fagen.h is not compiled alone\n");
@@ -640,7 +676,8 @@ START_TEST(the_header_is_c99_and_cpp)
 	}
 	for (size_t i = 0; i < sizeof compilers / sizeof *compilers; i++) {
 		char command[256];
-		snprintf(command, sizeof command, "%s -Wall -Wextra -Wpedantic -Werror -fsyntax-only runtime/fagen.h 2>&1", compilers[i]);
+		snprintf(command, sizeof command,
+		         "%s -Wall -Wextra -Wpedantic -Werror -fsyntax-only runtime/fagen.h 2>&1", compilers[i]);
 		const int status = run_shell(output, sizeof output, command);
 		ck_assert_msg(!status && !output[0], "%s: %s", compilers[i], output);
 	}
@@ -657,6 +694,7 @@ Suite *suite(void)
 	tcase_add_test(bare, opening_and_parsing_load_no_driver);
 	tcase_add_test(bare, a_missing_driver_is_said_and_does_no_harm);
 	tcase_add_test(bare, an_old_driver_is_named_with_its_version);
+	tcase_add_test(bare, the_stub_of_the_toolkit_is_recognised);
 	tcase_add_test(bare, the_library_exports_its_interface_only);
 	tcase_add_test(bare, the_example_runs);
 	tcase_add_test(bare, the_header_is_c99_and_cpp);
