@@ -53,13 +53,15 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 	pass->recipe = *recipe;
 	ck_assert_int_eq(fake.cu.cuLibraryLoadData(&pass->library, "", NULL, NULL, 0, NULL, NULL, 0), 0);
 	for (int k = 0; k < recipe->kernel_count; k++) {
-		ck_assert_int_eq(fake.cu.cuLibraryGetKernel(&pass->entry[k], pass->library, recipe->kernel[k].entry), 0);
+		ck_assert_int_eq(fake.cu.cuLibraryGetKernel(&pass->entry[k], pass->library, recipe->kernel[k].entry),
+		                 0);
 		ck_assert_int_eq(fake.cu.cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, recipe->kernel[k].smem_bytes,
 		                                              pass->entry[k], kernel.device), 0);
 	}
 	for (int p = 0; p < recipe->piece_count; p++)
-		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta") ? offsetof(struct fagen_abi, delta)
-		                                                               : offsetof(struct fagen_abi, dquery_accum);
+		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta")
+		                           ? offsetof(struct fagen_abi, delta)
+		                           : offsetof(struct fagen_abi, dquery_accum);
 }
 
 static void kernel_close(void)
@@ -118,13 +120,14 @@ static void teardown(void)
 /* A dense tensor [batch][head][seq][dim] at an address of its own. */
 static fagen_tensor dense(int number, int64_t heads, int64_t rows, int64_t columns)
 {
-	return (fagen_tensor){(void *)(uintptr_t)(0x100000000u + (uintptr_t)number * 0x10000000u), heads * rows * columns,
-	                      rows * columns, columns};
+	return (fagen_tensor){(void *)(uintptr_t)(0x100000000u + (uintptr_t)number * 0x10000000u),
+	                      heads * rows * columns, rows * columns, columns};
 }
 
 static fagen_args args_of(int64_t b, int64_t hq, int64_t hk, int64_t sq, int64_t sk)
 {
-	fagen_args a = {.struct_size = sizeof a, .batch = b, .heads_q = hq, .heads_kv = hk, .seqlen_q = sq, .seqlen_k = sk};
+	fagen_args a = {
+	    .struct_size = sizeof a, .batch = b, .heads_q = hq, .heads_kv = hk, .seqlen_q = sq, .seqlen_k = sk};
 	a.query = dense(1, hq, sq, D_QK);
 	a.key = dense(2, hk, sk, D_QK);
 	a.value = dense(3, hk, sk, D_V);
@@ -147,7 +150,7 @@ static int launch(enum pass pass, const fagen_args *a, void *stream)
 	return (pass == PASS_FORWARD ? fagen_forward : fagen_backward)(&kernel, a, stream, &error);
 }
 
-/* ---- refusals ----------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---- */
 
 /* One field of good arguments (2 x 8 x 4 heads, 200 queries, 300 keys, aligned loads) is set to a value. */
 struct row { enum pass pass; int load_bytes, kv_group; size_t at; int64_t value; const char *field, *says; };
@@ -226,7 +229,8 @@ START_TEST(wrong_arguments_are_refused_by_name)
 	ck_assert_int_eq(error.code, FAGEN_ERROR_INVALID);
 	ck_assert_str_eq(error.field, r->field);
 	ck_assert_msg(strstr(error.message, r->says) != NULL, "\"%s\" is not in: %s", r->says, error.message);
-	ck_assert_msg(strncmp(error.message, "error", 5) && error.message[strlen(error.message) - 1] != '\n', "%s", error.message);
+	ck_assert_msg(strncmp(error.message, "error", 5) && error.message[strlen(error.message) - 1] != '\n', "%s",
+	              error.message);
 	ck_assert_int_eq(fake.state->calls, calls); /* refused before the driver is touched */
 }
 END_TEST
@@ -298,7 +302,7 @@ START_TEST(a_missing_pass_is_named)
 }
 END_TEST
 
-/* ---- what reaches the device -------------------------------------------------------------------------------------- */
+/* ---- what reaches the device ---- */
 
 START_TEST(forward_passes_every_argument_on)
 {
@@ -319,6 +323,7 @@ START_TEST(forward_passes_every_argument_on)
 		.out = {(uintptr_t)a.out.data, 8 * 200 * 96, 200 * 96, 96},
 		.lse = {(uintptr_t)a.lse.data, 8 * 200, 200, 1},
 		.seed = 42, .offset = 7, .batch = 2, .heads_q = 8, .heads_kv = 4, .seqlen_q = 200, .seqlen_k = 300,
+		.kv_group = 2,
 	};
 	memcpy(&abi, l->params, sizeof abi);
 	ck_assert_mem_eq(&abi, &want, sizeof abi);
@@ -332,7 +337,8 @@ START_TEST(backward_clears_then_launches_in_order)
 	a.rng_state = (const uint64_t *)(uintptr_t)0x20000000;
 	ck_assert_int_eq(launch(B, &a, stream), FAGEN_OK);
 	const struct fake_cuda *s = fake.state;
-	const uintptr_t workspace = (uintptr_t)a.workspace, delta = 4 * 2 * 8 * 256; /* 200 rows rounded up to tiles of 64 */
+	const uintptr_t workspace = (uintptr_t)a.workspace,
+	                delta = 4 * 2 * 8 * 256; /* 200 rows rounded up to tiles of 64 */
 	ck_assert_int_eq(s->memsets, 1);
 	ck_assert_int_eq(s->memset[0].launches_before, 0);
 	ck_assert_uint_eq(s->memset[0].at, workspace + delta);
@@ -381,16 +387,18 @@ END_TEST
 /* Shapes with a zero: which kernels run, and that nothing asks for the address of an empty tensor. */
 START_TEST(empty_problems)
 {
-	static const struct { enum pass pass; int64_t b, hq, hk, sq, sk; int launches, memsets; const char *first; } row[] = {
-		{F, 2, 8, 4, 200, 0, 1, 0, "fwd"},       /* writes out = 0, lse = -inf */
-		{F, 2, 8, 4, 0, 300, 0, 0, NULL},
-		{F, 2, 8, 4, 0, 0, 0, 0, NULL},
-		{F, 0, 8, 4, 200, 300, 0, 0, NULL},
-		{F, 2, 0, 0, 200, 300, 0, 0, NULL},
-		{B, 2, 8, 4, 0, 300, 1, 0, "bwd_main"},  /* writes dkey = dvalue = 0 */
-		{B, 2, 8, 4, 200, 0, 2, 1, "bwd_delta"}, /* writes dquery = 0 */
-		{B, 0, 8, 4, 200, 300, 0, 0, NULL},
-		{B, 2, 0, 0, 200, 300, 0, 0, NULL},
+	static const struct {
+		enum pass pass;
+		int64_t b, hq, hk, sq, sk;
+		int launches, memsets;
+		const char *first;
+	} row[] = {
+	    {F, 2, 8, 4, 200, 0, 1, 0, "fwd"}, /* writes out = 0, lse = -inf */
+	    {F, 2, 8, 4, 0, 300, 0, 0, NULL},        {F, 2, 8, 4, 0, 0, 0, 0, NULL},
+	    {F, 0, 8, 4, 200, 300, 0, 0, NULL},      {F, 2, 0, 0, 200, 300, 0, 0, NULL},
+	    {B, 2, 8, 4, 0, 300, 1, 0, "bwd_main"},  /* writes dkey = dvalue = 0 */
+	    {B, 2, 8, 4, 200, 0, 2, 1, "bwd_delta"}, /* writes dquery = 0 */
+	    {B, 0, 8, 4, 200, 300, 0, 0, NULL},      {B, 2, 0, 0, 200, 300, 0, 0, NULL},
 	};
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
 		fagen_args a = args_of(row[i].b, row[i].hq, row[i].hk, row[i].sq, row[i].sk);
@@ -436,7 +444,12 @@ START_TEST(workspace_size_is_pure_and_enough)
 			ck_assert_int_eq(launch(B, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
 		}
 	}
-	fagen_args a = {.struct_size = sizeof a, .batch = INT32_MAX, .heads_q = 1, .heads_kv = 1, .seqlen_q = 1 << 30, .seqlen_k = 1};
+	fagen_args a = {.struct_size = sizeof a,
+	                .batch = INT32_MAX,
+	                .heads_q = 1,
+	                .heads_kv = 1,
+	                .seqlen_q = 1 << 30,
+	                .seqlen_k = 1};
 	size_t bytes = 77;
 	ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_ERROR_INVALID);
 	ck_assert_str_eq(error.field, "workspace_size");
@@ -447,7 +460,7 @@ START_TEST(workspace_size_is_pure_and_enough)
 }
 END_TEST
 
-/* ---- contexts ----------------------------------------------------------------------------------------------------- */
+/* ---- contexts ---- */
 
 START_TEST(a_real_stream_needs_no_context_call)
 {
@@ -477,7 +490,8 @@ START_TEST(the_current_context_is_kept)
 				if (context)
 					ck_assert_int_eq(fake.cu.cuCtxPushCurrent_v2(context), 0);
 				fagen_args a = args_of(2, 8, 4, 200, 300);
-				const int pushes = fake.state->pushes, pops = fake.state->pops, launches = fake.state->launches;
+				const int pushes = fake.state->pushes, pops = fake.state->pops,
+				          launches = fake.state->launches;
 				void *stream = name == 3 ? (void *)fake.stream(kernel.primary) : (void *)name;
 				ck_assert_msg(!launch((enum pass)pass, &a, stream), "%s", error.message);
 				ck_assert_int_eq(fake.state->launch[launches % FAKE_LAUNCHES_MAX].device, 0);
@@ -541,7 +555,8 @@ START_TEST(opening_without_memory)
 	int n = 0;
 	for (;;) {
 		fagen_runtime *opened = NULL;
-		const fagen_config config = {.struct_size = sizeof config, .cache_dir = "/nonexistent", .templates_dir = "/nonexistent"};
+		const fagen_config config = {
+		    .struct_size = sizeof config, .cache_dir = "/nonexistent", .templates_dir = "/nonexistent"};
 		allocations = 0;
 		fail_allocation = ++n;
 		const int rc = fagen_open(&opened, &config, &error);
@@ -560,7 +575,7 @@ START_TEST(opening_without_memory)
 }
 END_TEST
 
-/* ---- structs across versions -------------------------------------------------------------------------------------- */
+/* ---- structs across versions ---- */
 
 START_TEST(struct_size_rules)
 {
