@@ -34,8 +34,18 @@ const struct template_model *template_find(enum pass, const struct target *, boo
 int MUST_USE plan_with(struct plan *, const struct template_model *, const struct spec *, const struct program *,
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 
-/* plan_cost.c: fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
-void candidate_cost(struct candidate *, const struct spec *, const struct program *, const struct plan *,
+/* plan_cost.c: the tiles of one head that a kernel visits. */
+struct visits {
+	int tile_m, tile_n;
+	double tiles;   /* visited */
+	double partial; /* those of them that need tests */
+	double cells;   /* cells of the problem inside visited tiles */
+	double most;    /* tiles of the busiest CTA */
+};
+/* Fills the counts for tile_m and tile_n. */
+void visits_count(struct visits *, const struct program *, const struct problem *, enum pass);
+/* Fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
+void candidate_cost(struct candidate *, const struct spec *, const struct visits *, const struct plan *,
                     const struct recipe *);
 void candidate_cost_naive(struct candidate *, const struct spec *, const struct plan *, const struct recipe *);
 /* Resident CTAs per SM; 0 and a reason when not even one fits. */

@@ -61,8 +61,26 @@ static void recipe_fill(struct recipe *recipe, const struct template_model *mode
 	recipe->kv_group = spec->kv_group;
 }
 
-static void candidate_add(struct plan *plan, const struct template_model *model, const struct spec *spec,
-                          const struct program *program, const struct tile_request *tile)
+/* Candidates that differ in warps and stages alone visit the same tiles. */
+struct memo {
+	int count;
+	struct visits visits[CANDIDATES_MAX];
+};
+
+static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct program *program,
+                                        const struct plan *plan)
+{
+	for (int i = 0; i < memo->count; i++)
+		if (memo->visits[i].tile_m == c->tile_m && memo->visits[i].tile_n == c->tile_n)
+			return &memo->visits[i];
+	struct visits *visits = &memo->visits[memo->count++];
+	*visits = (struct visits){.tile_m = c->tile_m, .tile_n = c->tile_n};
+	visits_count(visits, program, &plan->problem, plan->pass);
+	return visits;
+}
+
+static void candidate_add(struct plan *plan, struct memo *memo, const struct template_model *model,
+                          const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
 	struct candidate *c = &plan->candidate[plan->candidate_count++];
 	if (!candidate_shape(c, model, spec, plan->target, plan->device, tile))
@@ -72,7 +90,7 @@ static void candidate_add(struct plan *plan, const struct template_model *model,
 	if (model->naive)
 		candidate_cost_naive(c, spec, plan, &recipe);
 	else
-		candidate_cost(c, spec, program, plan, &recipe);
+		candidate_cost(c, spec, memo_visits(memo, c, program, plan), plan, &recipe);
 	if (c->ctas < 0)
 		snprintf(c->reason, sizeof c->reason,
 		         "grid: more than 2147483647 CTAs; split the batch or take a larger tile");
@@ -189,8 +207,8 @@ static int auto_refuse(const struct plan *plan, const struct template_model *mod
 	text_addf(&text, "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s.", pass_name(plan->pass),
 	          spec->head_dim_qk, spec->head_dim_v, plan->target->name);
 	if (telling)
-		text_addf(&text, " The nearest, m %d, n %d with %d warps: %s.", telling->tile_m, telling->tile_n, telling->warps,
-		          telling->reason);
+		text_addf(&text, " The nearest, m %d, n %d with %d warps: %s.", telling->tile_m, telling->tile_n,
+		          telling->warps, telling->reason);
 	targets_list(&targets, spec, plan->pass, model->naive);
 	if (targets.len)
 		text_addf(&text, " It can be compiled for: %s.", text_str(&targets));
@@ -227,8 +245,9 @@ int plan_with(struct plan *plan, const struct template_model *model, const struc
 	const struct tile_request any = {0}, *wish = model->naive ? &any : &spec->tile[pass];
 	struct tile_request tile[CANDIDATES_MAX];
 	const int count = tiles_collect(tile, model, spec, target, wish);
+	struct memo memo = {.count = 0};
 	for (int i = 0; i < count; i++)
-		candidate_add(plan, model, spec, program, &tile[i]);
+		candidate_add(plan, &memo, model, spec, program, &tile[i]);
 	plan->chosen = candidate_choose(plan);
 	if (plan->chosen < 0)
 		return is_auto(wish) ? auto_refuse(plan, model, spec, diag) : request_refuse(plan, model, spec, diag);

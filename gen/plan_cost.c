@@ -10,7 +10,7 @@
 #include "gen/model.h"
 
 enum {
-	SAMPLES = 2048,       /* tiles looked at in one head; longer sequences are sampled evenly */
+	SAMPLES = 1024,       /* tiles looked at in one head; longer sequences are sampled evenly */
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
 	REG_UNIT = 8,         /* registers are allocated per thread in multiples of this */
 	ELEMENT = 2,          /* bytes of an operand */
@@ -61,24 +61,17 @@ struct walk { /* one head */
 	bool keys_inside; /* forward: keys are the inner side */
 };
 
-struct visits { /* one head */
-	double tiles;   /* visited */
-	double partial; /* those of them that need tests */
-	double cells;   /* cells of the problem inside visited tiles */
-	double most;    /* tiles of the busiest CTA */
-};
-
-static struct walk walk_make(const struct candidate *c, const struct problem *problem, enum pass pass)
+static struct walk walk_make(int tile_m, int tile_n, const struct problem *problem, enum pass pass)
 {
 	if (pass == PASS_FORWARD)
-		return (struct walk){problem->seqlen_q, problem->seqlen_k, c->tile_m, c->tile_n, true};
-	return (struct walk){problem->seqlen_k, problem->seqlen_q, c->tile_n, c->tile_m, false};
+		return (struct walk){problem->seqlen_q, problem->seqlen_k, tile_m, tile_n, true};
+	return (struct walk){problem->seqlen_k, problem->seqlen_q, tile_n, tile_m, false};
 }
 
 static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
 
 /* The stream of contract.h, counted. */
-static struct visits visits_count(const struct walk *w, const struct program *program)
+static struct visits walk_count(const struct walk *w, const struct program *program)
 {
 	struct visits sum = {0};
 	const int64_t outer = tiles_of(w->outer_len, w->outer_tile);
@@ -112,6 +105,15 @@ static struct visits visits_count(const struct walk *w, const struct program *pr
 		sum.cells *= scale;
 	}
 	return sum;
+}
+
+void visits_count(struct visits *visits, const struct program *program, const struct problem *problem, enum pass pass)
+{
+	const int tile_m = visits->tile_m, tile_n = visits->tile_n;
+	const struct walk walk = walk_make(tile_m, tile_n, problem, pass);
+	*visits = walk_count(&walk, program);
+	visits->tile_m = tile_m;
+	visits->tile_n = tile_n;
 }
 
 int candidate_occupancy(struct candidate *c, const struct target *target)
@@ -170,14 +172,13 @@ static struct traffic traffic_rows(const struct spec *spec, enum pass pass)
 	return (struct traffic){.outer = 2 * both, .inner = both + 2 * statistic};
 }
 
-void candidate_cost(struct candidate *c, const struct spec *spec, const struct program *program,
-                    const struct plan *plan, const struct recipe *recipe)
+void candidate_cost(struct candidate *c, const struct spec *spec, const struct visits *visits, const struct plan *plan,
+                    const struct recipe *recipe)
 {
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem);
-	const struct walk walk = walk_make(c, problem, plan->pass);
-	const struct visits visits = visits_count(&walk, program);
+	const struct walk walk = walk_make(c->tile_m, c->tile_n, problem, plan->pass);
 	const double heads_q = (double)problem->heads_q * (double)problem->batch;
 	const double heads_kv = (double)problem->heads_kv * (double)problem->batch;
 	const double group = (double)problem->heads_q / (double)problem->heads_kv;
@@ -190,8 +191,8 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	c->ctas = recipe_grid_size(main_kernel(recipe), &shape);
 	const double ctas = (double)c->ctas;
 	c->waves = ctas / ((double)c->ctas_sm * device->sms);
-	c->visited = all_cells > 0 ? visits.cells / all_cells : 0;
-	const double tiles = visits.tiles * heads_q;
+	c->visited = all_cells > 0 ? visits->cells / all_cells : 0;
+	const double tiles = visits->tiles * heads_q;
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
 	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
 	c->mma_flop = tiles * tile_cells * flop_cell;
@@ -207,8 +208,8 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *piece = &recipe->piece[i];
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
-		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by another;
-		 * statistics are written by another kernel and streamed by the main one. */
+		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by
+		 * another; statistics are written by another kernel and streamed by the main one. */
 		const bool sums = piece->size == SIZE_ROWS_QK && piece->unit >= spec->head_dim_qk;
 		accum_row += sums ? 4.0 * piece->unit : 0;
 		side_bytes += bytes * (sums ? 3 : 1 + piece->zeroed);
@@ -235,7 +236,8 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	const double per_sm = ctas / device->sms;
 	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
 	const double busy_sms = ctas < device->sms ? ctas : device->sms;
-	clocks[COST_ALU] += tiles > 0 ? visits.partial / visits.tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
+	clocks[COST_ALU] +=
+	    tiles > 0 ? visits->partial / visits->tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
 	const bool narrow = problem->align < 16;
 	if (narrow)
 		clocks[COST_ALU] +=
@@ -243,7 +245,7 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct p
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together, c->stages > 1 && !narrow) / (device->sms * clock);
-	const double cta_tiles = visits.most * (outer_heads < heads_q ? group : 1);
+	const double cta_tiles = visits->most * (outer_heads < heads_q ? group : 1);
 	if (tiles > 0) {
 		const double evenness = tiles / ctas / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;
@@ -316,7 +318,7 @@ double visible_cells(const struct program *program, const struct problem *proble
 {
 	/* The visible keys of single rows: tiles of one row and one key. */
 	const struct walk walk = {problem->seqlen_q, problem->seqlen_k, 1, 1, true};
-	return visits_count(&walk, program).cells * (double)problem->heads_q * (double)problem->batch;
+	return walk_count(&walk, program).cells * (double)problem->heads_q * (double)problem->batch;
 }
 
 /* Standard attention keeps a float32 score matrix in memory. Forward: written, read and written by the softmax, read
