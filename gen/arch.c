@@ -21,7 +21,7 @@ const struct target target_table[TARGET_COUNT] = {
 /* mma_flop_clk is the dense 16-bit rate with float32 accumulation through mma.sync. The GeForce parts run it at half
  * the rate of the professional parts of the same target. Hopper's mma.sync reaches about 62% of its 4096 of wgmma. For
  * sm_100 the rate of mma.sync is not published: 2048 is an estimate. L2 bandwidths are measured figures of public
- * microbenchmarks, rounded. H200 clock and launch cost fit measurements. The first row is planned for when nobody says. */
+ * microbenchmarks, rounded. H200 clock and launch cost fit measurements. The first row is the default. */
 const struct device device_table[] = {
 	/* name             target     SMs  GHz    HBM   L2     MiB   mma   exp alu  launch */
 	{"H200",            "sm_90a",  132, 1.755, 4800, 5500,  50,   2540, 16, 128, 2.5},

@@ -15,8 +15,8 @@ struct template_model {
 	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
 	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *);
-	/* Given tile_m, tile_n, warps, stages: fills smem terms and smem_bytes exactly as the skeleton's struct Smem lays
-	 * them out, the registers per thread, and in cost_us the cost of ONE visited tile in clocks of one SM by
+	/* Given tile_m, tile_n, warps, stages: fills smem terms and smem_bytes exactly as the skeleton's struct Smem
+	 * lays them out, the registers per thread, and in cost_us the cost of ONE visited tile in clocks of one SM by
 	 * resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the planner). */
 	void (*shape)(struct candidate *, const struct spec *, const struct target *, const struct device *);
 	/* Kernels, grids and workspace. The kernel with the most shared memory is the one `shape` speaks of. load_bytes
