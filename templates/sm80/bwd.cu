@@ -314,7 +314,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		// P, written for dV; s becomes the derivative P * score_grad.
 		const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob), row_g, col_2t / 8);
 		const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore), row_g, col_2t / 8);
-		const auto probabilities = [&](auto partial) {
+		const auto probabilities = [&](bool partial) {
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
@@ -331,7 +331,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 							float &x = s[i][j][2 * r + e];
 							const float grad = score_grad(x, row, col);
 							prob[e] = ex2(fminf(score(x, row, col) * LOGIT_SCALE - lse2, 0)); // rounding of huge logits stays below 1
-							if (decltype(partial)::YES && !mask_keep(row, col))
+							if (partial && !mask_keep(row, col))
 								prob[e] = 0;
 							x = prob[e] * grad;
 						}
@@ -343,9 +343,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				}
 		};
 		if (tile_class == TILE_FULL)
-			probabilities(Choice<false>{});
+			probabilities(false);
 		else
-			probabilities(Choice<true>{});
+			probabilities(true);
 
 		float dp[BLOCKS_S][2 * STEPS_S][4];
 		product_s<STEPS_V>(dp, cvta_shared(smem.dout[stage]), cvta_shared(smem.value));
