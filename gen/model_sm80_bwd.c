@@ -110,8 +110,10 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	add_term(c, "dS", 2 * m * n);
 	add_term(c, "LSE and delta", c->stages * m * 8);
 
-	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. */
-	c->regs = accumulators(dk) + accumulators(dv) + int_max(2 * accumulators(s), accumulators(dq)) + 56;
+	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes with up
+	 * to 192 accumulators without spills, and spills from 208 on; with two buffers of wide rows their addresses tip 192. */
+	const int addresses = c->stages == 2 && steps_qk + steps_v > 24 ? 64 : 56;
+	c->regs = accumulators(dk) + accumulators(dv) + int_max(2 * accumulators(s), accumulators(dq)) + addresses;
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)m * n;
