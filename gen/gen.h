@@ -124,7 +124,8 @@ struct spec {
 	struct place place[KEY_COUNT];             /* where each key was written */
 };
 
-/* Parses `len` bytes of YAML. All errors of the file are reported in one go. `file` is the name used in messages. */
+/* Parses `len` bytes of YAML. All errors of the file are reported in one go, *spec is untouched then.
+ * `file` is the name used in messages; diag->file stays set to it for later stages. */
 int MUST_USE spec_parse(struct spec *, const char *yaml, size_t len, const char *file, struct diag *);
 /* The same, from a file of at most 1 MiB. */
 int MUST_USE spec_load(struct spec *, const char *path, struct diag *);

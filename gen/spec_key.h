@@ -24,6 +24,8 @@ struct key {
 
 extern const struct key key_table[KEY_COUNT];
 
+enum { HEADS_MAX = 1 << 16 }; /* query heads, written or worked out */
+
 #define SPEC_KEY(id, name, shape, fallback, doc)                                                                       \
 	int read_##id(struct reading *);                                                                               \
 	void print_##id(struct text *, const struct spec *);

@@ -212,6 +212,10 @@ static int assume_heads(struct reading *r)
 	const int64_t group = r->spec->kv_group ? r->spec->kv_group : 1;
 	p->heads_q = heads ? heads : heads_kv ? heads_kv * group : (HEADS_TYPICAL + group - 1) / group * group;
 	p->heads_kv = heads_kv ? heads_kv : p->heads_q / group;
+	if (p->heads_q > HEADS_MAX)
+		return diag_at(r->diag, field_place(r, KEY_assume, "heads_kv"),
+		               "assume.heads_kv: %lld in groups of %lld are %lld query heads; want at most %d", (long long)heads_kv,
+		               (long long)group, (long long)p->heads_q, HEADS_MAX);
 	const struct place place = field_place(r, KEY_assume, heads ? "heads" : "heads_kv");
 	if (heads && !heads_kv && heads % group)
 		return diag_at(r->diag, place, "assume.heads: %lld is not a multiple of kv_group, %lld",

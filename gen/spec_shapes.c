@@ -5,8 +5,7 @@
 
 enum {
 	POSITION_MAX = 2147483647, /* positions are 32-bit on the device */
-	BATCH_MAX = 1 << 20,
-	HEADS_MAX = 1 << 16
+	BATCH_MAX = 1 << 20
 };
 
 const char *const dtype_words[] = {[DTYPE_FP16] = "fp16", [DTYPE_BF16] = "bf16", NULL};

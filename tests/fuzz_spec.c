@@ -1,5 +1,5 @@
-/* Fuzzes the spec parser: whatever the bytes, there are errors, or a spec that prints itself and reads back the same. Its files are
- * those of specs/, tests/bad/ and tests/fuzz_spec/. */
+/* Fuzzes the spec parser: whatever the bytes, there are errors, or a spec that prints itself and reads back the
+ * same. Its files are those of specs/, tests/bad/ and tests/fuzz_spec/. */
 #include "tests/fuzz.h"
 
 #include <string.h>
