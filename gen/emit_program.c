@@ -183,6 +183,7 @@ void source_program(struct text *out, const struct spec *spec, const struct prog
 	text_puts(out, "struct ColState { int k; };\n\nDEVICE struct ColState col_state(int b, int h, int k, int sq, int sk)\n{\n"
 	               "\tstruct ColState col;\n\tcol.k = k;\n\treturn col;\n}\n\n");
 	print_mask_keep(out, p, used);
+	text_addf(out, "enum { SCORE_IDENTITY = %d };\n", p->score_identity);
 	text_puts(out, "DEVICE float score(float s, struct RowState row, struct ColState col) { return ");
 	expr_print_c(out, &p->pool, p->score);
 	text_puts(out, "; }\nDEVICE float score_grad(float s, struct RowState row, struct ColState col) { return 1.0f; }\n");

@@ -7,6 +7,7 @@
 //   RowState row_state(b, h, q, sq, sk)  what the predicate and the score need of one query row
 //   ColState col_state(b, h, k, sq, sk)  what they need of one key
 //   bool mask_keep(row, col)             is the cell visible
+//   SCORE_IDENTITY                       1: score returns s, and need not be called
 //   float score(s, row, col)             the modified score; LOGIT_SCALE times it is the logit in base 2
 //   float score_grad(s, row, col)        its derivative by s
 // None of them touches memory; b is the batch, h the query head.

@@ -171,7 +171,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		load_key();
 
 		const Cells cells = {b, h, lane_row_g(), k0 + lane_2t(), p.seqlen_q, p.seqlen_k};
-		each_cell(s, cells, [](float &x, RowState row, ColState col) { x = score(x, row, col); });
+		if constexpr (!SCORE_IDENTITY)
+			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = score(x, row, col); });
 		if (tile_class != TILE_FULL)
 			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = mask_keep(row, col) ? x : minus_infinity(); });
 
