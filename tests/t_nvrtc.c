@@ -450,16 +450,17 @@ START_TEST(build_ids)
 }
 END_TEST
 
-/* Compiles with the library and returns what it was told; "" if it went well. */
-static char *complaint(const char *library, const char *target)
+/* Compiles with the library and returns what it was told, until the next call; "" if it went well. */
+static const char *complaint(const char *library, const char *target)
 {
+	static char said[8192];
 	struct diag diag = {0};
 	struct cubin cubin = {0};
 	struct text source = source_of(kernel_source);
 	struct compiler *compiler = compiler_open(library, false);
 	const int result = compiler_run(&cubin, compiler, &source, target_find(target), &diag);
 	ck_assert_int_eq(result, diag.errors ? -1 : 0);
-	char *said = strdup(text_str(&diag.text));
+	snprintf(said, sizeof said, "%s", text_str(&diag.text));
 	cubin_free(&cubin);
 	diag_free(&diag);
 	text_free(&source);
