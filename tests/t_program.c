@@ -439,7 +439,7 @@ static const char wrappers[] =
 	"}\n";
 
 static const char *const program_symbols[] = {"wide_min", "wide_max", "wide_abs", "floor_div", "floor_mod", "key_range", "query_range",
-                                              "RowState", "row_state", "ColState", "col_state", "mask_keep", "score", "score_grad"};
+                                              "RowState", "row_state", "ColState", "col_state", "mask_keep", "score", "score_grad", "SCORE_IDENTITY"};
 
 /* The programs in one translation unit, each with its own names. */
 static void emitted_source(struct text *out, const struct program *const *program, int count)
@@ -474,7 +474,7 @@ static void *host_load(const struct text *source)
 	ck_assert_uint_eq(fwrite(source->data, 1, source->len, file), source->len);
 	ck_assert_int_eq(fclose(file), 0);
 	snprintf(command, sizeof command,
-	         "%s -std=c11 -O1 -Wall -Wextra -Werror -Wno-unused-parameter -Wno-unknown-pragmas -DDEVICE='static inline' "
+	         "%s -std=c11 -O1 -Wall -Wextra -Werror -Wfatal-errors -Wno-unused-parameter -Wno-unknown-pragmas -DDEVICE='static inline' "
 	         "-fsanitize=undefined -fsanitize-undefined-trap-on-error -fno-sanitize=vptr -fPIC -shared -o %s/p.so -x c %s",
 	         cc ? cc : "cc", dir, path);
 	const int rc = system(command);
