@@ -1,4 +1,4 @@
-// One PTX instruction per wrapper, named after the instruction. Shared addresses are 32-bit window addresses.
+// One PTX instruction per wrapper, named after the instruction. Shared addresses are 32-bit addresses of the shared state space.
 // Element is Fp16 or Bf16: an empty tag that selects the operand type.
 
 struct Fp16 {};

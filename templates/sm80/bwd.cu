@@ -244,8 +244,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 
-	// Tiles of one head are neighbours in the grid and share its queries in L2. The first keys, which causal rows see
-	// most often, go first.
+	// Tiles of one head are neighbours in the grid and share its queries in L2. The first keys, which most rows see
+	// under a lower-triangular mask, go first.
 	const int tiles = ceil_div(p.seqlen_k, TILE_N);
 	const int k0 = blockIdx.x % tiles * TILE_N;
 	const int h_kv = blockIdx.x / tiles % p.heads_kv;
