@@ -119,9 +119,10 @@ $(B)/tests/t_store_stress: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,$(S
 .PHONY: golden golden-update
 golden: $(B)/fagen ## compare the plans of tests/golden with what is planned now
 	@sh tests/golden/run $(B)/fagen
-golden-update: $(B)/fagen ## rewrite the plans of one spec: make golden-update SPEC=causal_d64
+golden-update: $(B)/fagen $(B)/tests/t_specs ## rewrite plans and registers of one spec: make golden-update SPEC=causal_d64
 	@test -n "$(SPEC)" || { echo 'Which spec? make golden-update SPEC=causal_d64'; exit 2; }
 	@sh tests/golden/run $(B)/fagen $(SPEC)
+	@$(WITH_NVRTC) FAGEN_GOLDEN_UPDATE=1 SPEC=$(SPEC) $(B)/tests/t_specs
 check: golden
 
 # Fuzzers, always with sanitizers: each for FUZZ_SECONDS.

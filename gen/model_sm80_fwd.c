@@ -67,7 +67,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	add_term(c, "K", c->stages * c->tile_n * row_qk);
 	add_term(c, "V", c->stages * c->tile_n * row_v);
 	add_term(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
-	add_term(c, "indices", 16 + 12); /* dropout key, tile */
+	add_term(c, "head", 2 * 8 + 3 * 16); /* addresses, dropout key, walk, indices */
 
 	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0 compiles
 	 * every shape with at most 192 accumulators without spills. */

@@ -68,7 +68,7 @@ struct Matrix {
 	}
 };
 
-DEVICE int head_kv(const fagen_abi &p, int h) { return h / (KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv); }
+DEVICE int head_kv(const fagen_abi &p, int h) { return h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group); }
 
 // A row's float of lse or dlse.
 DEVICE float *row_float(const fagen_abi_tensor &t, int b, int h, int q)
@@ -269,7 +269,7 @@ template <int WIDTH>
 DEVICE void keys_times_rows(const fagen_abi &p, Smem &smem, unsigned long long scores, const fagen_abi_tensor &rows,
                             const Matrix &grad, int b, int h_kv, int k0)
 {
-	const int group = KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv;
+	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
 #pragma unroll 1
 	for (int d0 = 0; d0 < WIDTH; d0 += TILE_N) {
 		float acc[ROWS][COLS] = {};

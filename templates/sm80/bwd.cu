@@ -250,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	const int k0 = blockIdx.x % tiles * TILE_N;
 	const int h_kv = blockIdx.x / tiles % p.heads_kv;
 	const int b = blockIdx.x / tiles / p.heads_kv;
-	const int group = KV_GROUP > 0 ? KV_GROUP : p.heads_q / p.heads_kv;
+	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
 
 	// The walk over query heads and tiles; it stands on the newest tile that is loaded.
 	const Stream head_walk = stream_begin(query_range(k0, k0 + TILE_N, p.seqlen_q, p.seqlen_k), TILE_M);

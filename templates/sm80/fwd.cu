@@ -25,8 +25,10 @@ struct Smem {
 	unsigned short value[STAGES][TILE_N * CHUNKS_V * 8]; // [TILE_N][CHUNKS_V]
 	float row_max[2 * BLOCKS_M][THREADS];                // of each lane's rows g, g + 8 of every block: the reference of P;
 	float row_sum[2 * BLOCKS_M][THREADS];                // each lane's part of the sum of P. Read and written by their lane
-	DropoutKey dropout;                                  // alone; here, like the next, because registers are full
-	int q0, h, b;                                        // what this CTA computes, for the epilogue
+	const unsigned short *head_key, *head_value;         // alone; here, like the next, because registers are full:
+	DropoutKey dropout;                                  // keys and values of this CTA's head, its dropout, its
+	Stream walk;                                         // key tiles, and what it computes, for the epilogue
+	int q0, h, b, unused;
 };
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_fwd.c disagree");
 
@@ -89,29 +91,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 
 	// In an accumulator this lane holds rows g, g + 8 and columns 2t, 2t + 1 of each block; row_g is g's query position.
 	// Everything derived from the thread index is computed anew where it is used: the loop has no register to spare.
-	const auto lane_row_g = [&] { return q0 + mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4; };
+	const auto lane_row_g = [&] { return smem.q0 + mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4; };
 	const auto lane_2t = [] { return mov_tid_x() % 4 * 2; };
 
 	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) + b * p.query.stride_batch + h * p.query.stride_head;
-	const auto *key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch + h_kv * p.key.stride_head;
-	const auto *value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch + h_kv * p.value.stride_head;
-
-	if (threadIdx.x == 0) // read after the first barrier
+	if (threadIdx.x == 0) {
+		smem.head_key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch + h_kv * p.key.stride_head;
+		smem.head_value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch + h_kv * p.value.stride_head;
+		smem.walk = stream_begin(key_range(q0, int_min(q0 + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k), TILE_N);
 		smem.q0 = q0, smem.h = h, smem.b = b;
-	if (KEEP_256 < 256 && threadIdx.x == 0) { // likewise
+	}
+	if (KEEP_256 < 256 && threadIdx.x == 0) {
 		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
 		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
 		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
 	}
+	__syncthreads(); // writer of these before their readers
 
-	Stream visit = stream_begin(key_range(q0, int_min(q0 + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k), TILE_N);
-	Stream loads = visit;
+	// Two cursors on the walk: what is computed, and what is loaded ahead of it.
+	int visit_next = smem.walk.next, load_next = visit_next;
+	const auto walk_next = [&](int &next, int &tile, int &tile_class) {
+		Stream at = smem.walk;
+		at.next = next;
+		const bool more = stream_next(&at, &tile, &tile_class);
+		next = at.next;
+		return more;
+	};
 	int loaded = -1;                       // tile of the newest K load; its V follows
 	int load_stage = 0, value_stage = 0;   // buffers of the next K and V load
 	const auto load_key = [&] {
 		int tile_class;
-		if (stream_next(&loads, &loaded, &tile_class))
-			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[load_stage]), key, p.key.stride_seq, loaded * TILE_N, p.seqlen_k);
+		if (walk_next(load_next, loaded, tile_class))
+			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[load_stage]), smem.head_key, p.key.stride_seq, loaded * TILE_N, p.seqlen_k);
 		else
 			loaded = -1;
 		cp_async_commit();
@@ -119,7 +130,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	};
 	const auto load_value = [&] {
 		if (loaded >= 0)
-			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[value_stage]), value, p.value.stride_seq, loaded * TILE_N, p.seqlen_k);
+			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[value_stage]), smem.head_value, p.value.stride_seq, loaded * TILE_N, p.seqlen_k);
 		cp_async_commit();
 		value_stage = value_stage + 1 == STAGES ? 0 : value_stage + 1;
 	};
@@ -138,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		smem.row_max[i][threadIdx.x] = minus_infinity(), smem.row_sum[i][threadIdx.x] = 0;
 
 	int tile, tile_class, stage = 0;
-	while (stream_next(&visit, &tile, &tile_class)) {
+	while (walk_next(visit_next, tile, tile_class)) {
 		const int k0 = tile * TILE_N;
 		cp_async_wait<2 * AHEAD>();
 		__syncthreads(); // K(tile) of all threads before its readers; readers of the previous V before it is overwritten
@@ -170,7 +181,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		__syncthreads(); // V(tile) of all threads before its readers; readers of K(tile) before it is overwritten
 		load_key();
 
-		const Cells cells = {b, h, lane_row_g(), k0 + lane_2t(), p.seqlen_q, p.seqlen_k};
+		const Cells cells = {smem.b, smem.h, lane_row_g(), k0 + lane_2t(), p.seqlen_q, p.seqlen_k};
 		if constexpr (!SCORE_IDENTITY)
 			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = score(x, row, col); });
 		if (tile_class != TILE_FULL)

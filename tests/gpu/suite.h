@@ -21,6 +21,7 @@
 	x(NUM, "NUM", "field cases: range and LSE") \
 	x(RNG, "RNG", "field cases: dropout masks") \
 	x(TILES, "tiles", "explicit tiles") \
+	x(START, "start", "warm start: from nothing to the first launch") \
 	x(BIG, "big", "field cases I32: offsets past 32 bits")
 
 enum class {
