@@ -87,6 +87,8 @@ uninstall: ## remove what install put there
 clean: ## remove build/
 	rm -rf build
 
+.SECONDARY:
+
 -include $(shell find build -name '*.d' 2>/dev/null)
 
 # gen/embed.c: the list of templates to assemble.
