@@ -124,7 +124,8 @@ enum entry_state entry_decode(struct store_entry *entry, const uint8_t *bytes, s
 	if (memcmp(bytes + DIGEST_AT, digest, sizeof digest) != 0)
 		return ENTRY_DAMAGED;
 	/* The digest matches, so these are what some writer put there; they still must fit before they are used. */
-	const uint64_t meta_len = get_le(bytes + 24, 8), cubin_at = get_le(bytes + 32, 8), cubin_len = get_le(bytes + 40, 8);
+	const uint64_t meta_len = get_le(bytes + 24, 8), cubin_at = get_le(bytes + 32, 8),
+		       cubin_len = get_le(bytes + 40, 8);
 	if (cubin_at > len || cubin_at < ENTRY_HEADER_SIZE || meta_len > cubin_at - ENTRY_HEADER_SIZE ||
 	    cubin_len != len - cubin_at)
 		return ENTRY_DAMAGED;

@@ -13,10 +13,10 @@
 #include <unistd.h>
 
 enum {
-	YOUNG_S = 600,       /* entries younger than this are in use: never collected */
-	STRAY_S = 3600,      /* a temporary file this old has lost its writer */
+	YOUNG_S = 600,  /* entries younger than this are in use: never collected */
+	STRAY_S = 3600, /* a temporary file this old has lost its writer */
 	COLLECT_EVERY_S = 86400,
-	FILL_PERCENT = 80    /* a collection goes down to this share of the cap */
+	FILL_PERCENT = 80 /* a collection goes down to this share of the cap */
 };
 
 struct file { /* one file of a shard or of tmp/ */
@@ -77,7 +77,10 @@ static bool is_old(const struct file *file, time_t seconds)
 
 /* ---- statistics ---- */
 
-struct counting { struct store_stats *stats; bool verify; };
+struct counting {
+	struct store_stats *stats;
+	bool verify;
+};
 
 static void count_file(void *context, const struct file *file)
 {
@@ -103,8 +106,16 @@ int store_stats(struct store_stats *stats, struct store *store, bool verify)
 
 /* ---- collection ---- */
 
-struct old { uint8_t shard; char name[ENTRY_NAME_MAX]; struct stat st; };
-struct collection { struct old *list; size_t count, room; uint64_t bytes, freed; };
+struct old {
+	uint8_t shard;
+	char name[ENTRY_NAME_MAX];
+	struct stat st;
+};
+struct collection {
+	struct old *list;
+	size_t count, room;
+	uint64_t bytes, freed;
+};
 
 static void collect_file(void *context, const struct file *file)
 {
@@ -198,7 +209,8 @@ void evict_maybe(struct store *store, bool chance)
 		return;
 	struct stat st;
 	const time_t now = time(NULL);
-	if (chance || (fstat(fd, &st) == 0 && (st.st_mtime < now - COLLECT_EVERY_S || st.st_mtime > now + COLLECT_EVERY_S)))
+	if (chance ||
+	    (fstat(fd, &st) == 0 && (st.st_mtime < now - COLLECT_EVERY_S || st.st_mtime > now + COLLECT_EVERY_S)))
 		(void)collect_locked(store, fd);
 	else
 		close(fd);

@@ -5,7 +5,9 @@
 #include <sha2.h>
 #include <stdlib.h>
 
-struct key_builder { SHA2_CTX hash; };
+struct key_builder {
+	SHA2_CTX hash;
+};
 
 static const char domain[] = "fagen-kernel-key"; /* hashed with its NUL */
 

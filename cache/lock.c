@@ -46,8 +46,10 @@ int store_lock(struct store *store, const struct store_key *key)
 			break; /* this file system has no locks: the work may be done twice, no more */
 		const int64_t left = store->lock_timeout_ms - (now_ms() - start);
 		if (left <= 0) {
-			store_remark(store, "the lock %s/v1/lock/%02x was held by another process for %d ms; went on without it",
-			             store->dir, key->bytes[0], store->lock_timeout_ms);
+			store_remark(
+				store,
+				"the lock %s/v1/lock/%02x was held by another process for %d ms; went on without it",
+				store->dir, key->bytes[0], store->lock_timeout_ms);
 			break;
 		}
 		const int64_t pause = 10 + (turn >> 16) % 40; /* jitter, so that waiters do not come in step */

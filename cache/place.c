@@ -25,7 +25,8 @@ static bool set_dir(struct store *store, const char *base, const char *rest)
 	if (got > 0 && (size_t)got < sizeof store->dir)
 		return true;
 	store->dir[0] = '\0';
-	store_remark(store, "the name of the cache folder is too long (%zu bytes); nothing is kept on disk", strlen(base));
+	store_remark(store, "the name of the cache folder is too long (%zu bytes); nothing is kept on disk",
+	             strlen(base));
 	return false;
 }
 
@@ -52,7 +53,8 @@ static bool passwd_home(char *home, size_t size)
 	struct passwd entry, *found = NULL;
 	bool usable = false;
 	char *buffer = malloc(PASSWD_MAX);
-	if (buffer && getpwuid_r(geteuid(), &entry, buffer, PASSWD_MAX, &found) == 0 && found && home_usable(found->pw_dir))
+	if (buffer && getpwuid_r(geteuid(), &entry, buffer, PASSWD_MAX, &found) == 0 && found &&
+	    home_usable(found->pw_dir))
 		usable = snprintf(home, size, "%s", found->pw_dir) < (int)size;
 	free(buffer);
 	return usable;
@@ -64,7 +66,8 @@ void place_find(struct store *store, const struct store_config *config)
 		if (config->dir[0] == '/')
 			set_dir(store, config->dir, "");
 		else if (config->dir[0])
-			store_remark(store, "the cache folder '%s' is not an absolute path; nothing is kept on disk", config->dir);
+			store_remark(store, "the cache folder '%s' is not an absolute path; nothing is kept on disk",
+			             config->dir);
 		return;
 	}
 	if (getauxval(AT_SECURE)) {
@@ -76,7 +79,8 @@ void place_find(struct store *store, const struct store_config *config)
 		if (chosen[0] == '/')
 			set_dir(store, chosen, "");
 		else
-			store_remark(store, "FAGEN_CACHE_DIR='%s' is not an absolute path; nothing is kept on disk", chosen);
+			store_remark(store, "FAGEN_CACHE_DIR='%s' is not an absolute path; nothing is kept on disk",
+			             chosen);
 		return;
 	}
 	const char *xdg = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
@@ -88,16 +92,18 @@ void place_find(struct store *store, const struct store_config *config)
 	else if (passwd_home(passwd, sizeof passwd))
 		set_dir(store, passwd, "/.cache/fagen");
 	else
-		store_remark(store, "no cache folder: HOME is %s%s%s and user %ld has no usable home; nothing is kept on disk "
-		             "(FAGEN_CACHE_DIR names a folder)", home ? "'" : "", home ? home : "not set", home ? "'" : "",
-		             (long)geteuid());
+		store_remark(store,
+		             "no cache folder: HOME is %s%s%s and user %ld has no usable home; nothing is kept on disk "
+		             "(FAGEN_CACHE_DIR names a folder)",
+		             home ? "'" : "", home ? home : "not set", home ? "'" : "", (long)geteuid());
 }
 
 /* As `mkdir -p`, 0700. The folders on the way may exist, whoever owns them. */
 static int make_path(const char *dir)
 {
 	char path[STORE_DIR_MAX];
-	int refused = 0; /* a folder that exists may answer EROFS or EACCES as well; if it does not, that was the reason */
+	int refused =
+		0; /* a folder that exists may answer EROFS or EACCES as well; if it does not, that was the reason */
 	snprintf(path, sizeof path, "%s", dir);
 	for (char *slash = path + 1; (slash = strchr(slash, '/')); slash++) {
 		*slash = '\0';
@@ -122,8 +128,11 @@ static int check_folder(struct store *store, int fd, const char *path)
 		store_remark(store, "cache folder %s%s%s belongs to user %ld and not to this one (%ld); it is not used",
 		             store->dir, path[0] ? "/" : "", path, (long)st.st_uid, (long)geteuid());
 	else
-		store_remark(store, "cache folder %s%s%s can be written by others (mode %03o); it is not used until `chmod go-w` "
-		             "closes it", store->dir, path[0] ? "/" : "", path, (unsigned)(st.st_mode & 0777));
+		store_remark(
+			store,
+			"cache folder %s%s%s can be written by others (mode %03o); it is not used until `chmod go-w` "
+			"closes it",
+			store->dir, path[0] ? "/" : "", path, (unsigned)(st.st_mode & 0777));
 	errno = EPERM;
 	return -1;
 }
@@ -131,7 +140,7 @@ static int check_folder(struct store *store, int fd, const char *path)
 static void write_tag(struct store *store, int v1)
 {
 	static const char tag[] = "Signature: 8a477f597d28d172789f06886806bc55\n"
-	                          "# Kernels compiled by fagen. They are made again when they are gone.\n";
+				  "# Kernels compiled by fagen. They are made again when they are gone.\n";
 	const char *step;
 	(void)publish(store, v1, "CACHEDIR.TAG", tag, sizeof tag - 1, &step);
 }
@@ -173,8 +182,8 @@ int place_open(struct store *store, const char *sub, bool create)
 	}
 	if (at < 0 && (errno != ENOENT || create)) {
 		const int why = errno;
-		store_remark(store, "cache folder %s%s%s: %s; nothing is kept there", store->dir, path[0] ? "/" : "", path,
-		             strerror(why));
+		store_remark(store, "cache folder %s%s%s: %s; nothing is kept there", store->dir, path[0] ? "/" : "",
+		             path, strerror(why));
 		errno = why;
 	}
 	return at;

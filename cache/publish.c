@@ -53,8 +53,8 @@ static int open_named(char name[TMP_NAME_MAX], int tmp_fd)
 	return -1;
 }
 
-static enum publish_state publish_named(struct store *store, int dir_fd, const char *name, const void *bytes, size_t len,
-                                        const char **step)
+static enum publish_state publish_named(struct store *store, int dir_fd, const char *name, const void *bytes,
+                                        size_t len, const char **step)
 {
 	char tmp[TMP_NAME_MAX];
 	*step = "open";
@@ -94,8 +94,8 @@ static enum publish_state publish_named(struct store *store, int dir_fd, const c
 	return state;
 }
 
-static enum publish_state publish_unnamed(struct store *store, int dir_fd, const char *name, const void *bytes, size_t len,
-                                          const char **step)
+static enum publish_state publish_unnamed(struct store *store, int dir_fd, const char *name, const void *bytes,
+                                          size_t len, const char **step)
 {
 	*step = "open";
 	const int fd = openat(dir_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
@@ -115,7 +115,8 @@ static enum publish_state publish_unnamed(struct store *store, int dir_fd, const
 			state = PUBLISH_DONE;
 		} else if (errno == EEXIST) {
 			state = PUBLISH_EXISTS;
-		} else if (errno == ENOENT || errno == EXDEV || errno == EOPNOTSUPP || errno == EPERM || errno == ENOSYS) {
+		} else if (errno == ENOENT || errno == EXDEV || errno == EOPNOTSUPP || errno == EPERM ||
+		           errno == ENOSYS) {
 			close(fd);
 			return publish_named(store, dir_fd, name, bytes, len, step);
 		} else {

@@ -67,15 +67,18 @@ struct store *store_open(const struct store_config *given)
 		if (parse_amount(&amount, size, true, INT64_MAX))
 			store->max_bytes = amount;
 		else
-			store_remark(store, "FAGEN_CACHE_MAX_SIZE='%s' is not a number of bytes, with or without K, M or G; 1G is used",
-			             size);
+			store_remark(
+				store,
+				"FAGEN_CACHE_MAX_SIZE='%s' is not a number of bytes, with or without K, M or G; 1G is used",
+				size);
 	}
 	if (wait && wait[0]) {
 		if (parse_amount(&amount, wait, false, LOCK_TIMEOUT_MAX_S))
 			store->lock_timeout_ms = (int)amount * 1000;
 		else
-			store_remark(store, "FAGEN_LOCK_TIMEOUT='%s' is not a number of seconds from 1 to %d; 60 is used", wait,
-			             LOCK_TIMEOUT_MAX_S);
+			store_remark(store,
+			             "FAGEN_LOCK_TIMEOUT='%s' is not a number of seconds from 1 to %d; 60 is used",
+			             wait, LOCK_TIMEOUT_MAX_S);
 	}
 	return store;
 }
@@ -93,7 +96,8 @@ static int shard_open(struct store *store, const struct store_key *key, bool cre
 	return place_open(store, sub, create);
 }
 
-static enum entry_state shard_read(struct store_entry *entry, struct store *store, int shard, const struct store_key *key)
+static enum entry_state shard_read(struct store_entry *entry, struct store *store, int shard,
+                                   const struct store_key *key)
 {
 	char name[ENTRY_NAME_MAX];
 	struct stat seen;
@@ -127,11 +131,10 @@ static bool shard_write(struct store *store, int shard, const struct store_key *
 	for (int i = 0; i < 2; i++) {
 		const char *step = "";
 		switch (publish(store, shard, name, bytes, len, &step)) {
-		case PUBLISH_DONE:
-			return true;
+		case PUBLISH_DONE: return true;
 		case PUBLISH_FAILED:
-			store_remark(store, "cache entry %s/v1/k/%02x/%s could not be kept: %s: %s", store->dir, key->bytes[0], name,
-			             step, strerror(errno));
+			store_remark(store, "cache entry %s/v1/k/%02x/%s could not be kept: %s: %s", store->dir,
+			             key->bytes[0], name, step, strerror(errno));
 			return false;
 		case PUBLISH_EXISTS: /* somebody was first; if theirs is damaged it is gone now, and ours is next */
 			if (shard_read(NULL, store, shard, key) == ENTRY_GOOD)

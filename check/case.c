@@ -15,9 +15,10 @@ void case_default(struct check_case *c, const char *name, const struct spec *spe
 
 void case_print(char to[CASE_TEXT_MAX], const struct check_case *c)
 {
-	snprintf(to, CASE_TEXT_MAX, "%s:b%" PRId64 ",h%" PRId64 "/%" PRId64 ",q%" PRId64 ",k%" PRId64 ",%s,%s,seed%" PRIu64 "%s", c->spec,
-	         c->batch, c->heads_q, c->heads_kv, c->seqlen_q, c->seqlen_k, input_names[c->input], layout_names[c->layout], c->seed,
-	         c->planned ? ",planned" : "");
+	snprintf(to, CASE_TEXT_MAX,
+	         "%s:b%" PRId64 ",h%" PRId64 "/%" PRId64 ",q%" PRId64 ",k%" PRId64 ",%s,%s,seed%" PRIu64 "%s", c->spec,
+	         c->batch, c->heads_q, c->heads_kv, c->seqlen_q, c->seqlen_k, input_names[c->input],
+	         layout_names[c->layout], c->seed, c->planned ? ",planned" : "");
 }
 
 /* A count up to the end or a stop character; -1 if there is none. */
@@ -95,7 +96,8 @@ int case_parse(struct check_case *c, const char *text, struct diag *diag)
 	if (parts) {
 		const int len = (int)(parts - 1 - text);
 		if (len >= CASE_NAME_MAX)
-			return diag_fail(diag, "The spec's name in case \"%.40s...\" is longer than %d bytes.", text, CASE_NAME_MAX - 1);
+			return diag_fail(diag, "The spec's name in case \"%.40s...\" is longer than %d bytes.", text,
+			                 CASE_NAME_MAX - 1);
 		snprintf(c->spec, sizeof c->spec, "%.*s", len, text);
 		text = parts;
 	}
@@ -105,9 +107,12 @@ int case_parse(struct check_case *c, const char *text, struct diag *diag)
 	for (char *part = strtok_r(copy, ",", &save); part; part = strtok_r(NULL, ",", &save)) {
 		if (part_parse(c, part))
 			continue;
-		diag_fail(diag, "\"%s\" is no part of a case. Parts are b2 (batch), h16/4 (query/key heads), q4096, k4096 (lengths), seed7, "
-		          "planned, an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
-		          "size1, flip, shared), separated by commas.", part);
+		diag_fail(
+			diag,
+			"\"%s\" is no part of a case. Parts are b2 (batch), h16/4 (query/key heads), q4096, k4096 (lengths), seed7, "
+			"planned, an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
+			"size1, flip, shared), separated by commas.",
+			part);
 		return -1;
 	}
 	return 0;

@@ -20,7 +20,8 @@ static void place_print(char to[96], const struct compare *c, int64_t index)
 		at[i] = index % c->dim[i];
 		index /= c->dim[i];
 	}
-	snprintf(to, 96, "%s[b %" PRId64 "][h %" PRId64 "][row %" PRId64 "][%" PRId64 "]", c->name, at[0], at[1], at[2], at[3]);
+	snprintf(to, 96, "%s[b %" PRId64 "][h %" PRId64 "][row %" PRId64 "][%" PRId64 "]", c->name, at[0], at[1], at[2],
+	         at[3]);
 }
 
 /* Numbers that are not finite must be the same on both sides. */
@@ -44,15 +45,20 @@ static bool special_check(struct compare_result *r, const struct compare *c, con
 	place_print(place, c, first);
 	r->ok = false;
 	r->worst = INFINITY;
-	snprintf(r->text, sizeof r->text, "%s is %g, the reference is %g (%" PRId64 " of %" PRId64 " elements differ in being NaN or infinite)",
+	snprintf(r->text, sizeof r->text,
+	         "%s is %g, the reference is %g (%" PRId64 " of %" PRId64 " elements differ in being NaN or infinite)",
 	         place, got[first], want[first], wrong, n);
 	return false;
 }
 
-struct bound { double absolute, relative; bool rows; };
+struct bound {
+	double absolute, relative;
+	bool rows;
+};
 
 /* Worst element against a bound: the one that exceeds it by most, or comes nearest. */
-static void elements_check(struct compare_result *r, const struct compare *c, const double *got, const double *want, const struct bound *bound)
+static void elements_check(struct compare_result *r, const struct compare *c, const double *got, const double *want,
+                           const struct bound *bound)
 {
 	const int64_t n = element_count(c), width = c->dim[COMPARE_DIMS - 1];
 	int64_t worst = -1, over = 0;
@@ -83,7 +89,9 @@ static void elements_check(struct compare_result *r, const struct compare *c, co
 	char place[96];
 	place_print(place, c, worst);
 	r->ok = false;
-	snprintf(r->text, sizeof r->text, "%s is %.9g, the reference is %.9g: off by %.3g, allowed %.3g (%" PRId64 " of %" PRId64 " elements are off)",
+	snprintf(r->text, sizeof r->text,
+	         "%s is %.9g, the reference is %.9g: off by %.3g, allowed %.3g (%" PRId64 " of %" PRId64
+	         " elements are off)",
 	         place, got[worst], want[worst], r->worst, r->bound, over, n);
 }
 
@@ -93,14 +101,16 @@ static void result_begin(struct compare_result *r)
 	r->ok = true;
 }
 
-void compare_close(struct compare_result *r, const struct compare *c, const double *got, const double *want, double absolute, double relative)
+void compare_close(struct compare_result *r, const struct compare *c, const double *got, const double *want,
+                   double absolute, double relative)
 {
 	result_begin(r);
 	if (special_check(r, c, got, want))
 		elements_check(r, c, got, want, &(struct bound){.absolute = absolute, .relative = relative});
 }
 
-void compare_tensor(struct compare_result *r, const struct compare *c, const double *got, const double *want, const double *plain)
+void compare_tensor(struct compare_result *r, const struct compare *c, const double *got, const double *want,
+                    const double *plain)
 {
 	result_begin(r);
 	if (!special_check(r, c, got, want))
@@ -133,6 +143,7 @@ void compare_tensor(struct compare_result *r, const struct compare *c, const dou
 	r->ok = false;
 	r->worst = rms;
 	r->bound = allowed;
-	snprintf(r->text, sizeof r->text, "%s: the root mean square error is %.3g, that of a plain computation %.3g, allowed %.3g", c->name,
-	         rms, plain_rms, allowed);
+	snprintf(r->text, sizeof r->text,
+	         "%s: the root mean square error is %.3g, that of a plain computation %.3g, allowed %.3g", c->name, rms,
+	         plain_rms, allowed);
 }

@@ -17,10 +17,12 @@ static int session_begin(struct session *s, fagen_runtime *rt, int device, struc
 	if (driver_push(s->driver, device, &s->fault))
 		return -1;
 	s->calls = driver_calls(s->driver);
-	if (!s->calls->cuMemAlloc_v2 || !s->calls->cuMemFree_v2 || !s->calls->cuMemcpyHtoD_v2 || !s->calls->cuMemcpyDtoH_v2 ||
-	    !s->calls->cuMemsetD8_v2 || !s->calls->cuCtxSynchronize) {
+	if (!s->calls->cuMemAlloc_v2 || !s->calls->cuMemFree_v2 || !s->calls->cuMemcpyHtoD_v2 ||
+	    !s->calls->cuMemcpyDtoH_v2 || !s->calls->cuMemsetD8_v2 || !s->calls->cuCtxSynchronize) {
 		driver_pop(s->driver, &s->fault);
-		return diag_fail(diag, "The NVIDIA driver lacks the memory calls that a check needs (cuMemAlloc_v2 and its kin).");
+		return diag_fail(
+			diag,
+			"The NVIDIA driver lacks the memory calls that a check needs (cuMemAlloc_v2 and its kin).");
 	}
 	return 0;
 }
@@ -81,24 +83,28 @@ int gpu_poison(const struct gpu_buffer *b, fagen_runtime *rt, int device, struct
 	return session_end(&s, r, "Filling device memory (cuMemsetD8)");
 }
 
-int gpu_upload(const struct gpu_buffer *b, size_t offset, const void *from, size_t bytes, fagen_runtime *rt, int device, struct diag *diag)
+int gpu_upload(const struct gpu_buffer *b, size_t offset, const void *from, size_t bytes, fagen_runtime *rt, int device,
+               struct diag *diag)
 {
 	struct session s;
 	if (!bytes)
 		return 0;
 	if (session_begin(&s, rt, device, diag))
 		return -1;
-	return session_end(&s, s.calls->cuMemcpyHtoD_v2(b->data + offset, from, bytes), "Copying to the device (cuMemcpyHtoD)");
+	return session_end(&s, s.calls->cuMemcpyHtoD_v2(b->data + offset, from, bytes),
+	                   "Copying to the device (cuMemcpyHtoD)");
 }
 
-int gpu_download(void *to, const struct gpu_buffer *b, size_t offset, size_t bytes, fagen_runtime *rt, int device, struct diag *diag)
+int gpu_download(void *to, const struct gpu_buffer *b, size_t offset, size_t bytes, fagen_runtime *rt, int device,
+                 struct diag *diag)
 {
 	struct session s;
 	if (!bytes)
 		return 0;
 	if (session_begin(&s, rt, device, diag))
 		return -1;
-	return session_end(&s, s.calls->cuMemcpyDtoH_v2(to, b->data + offset, bytes), "Copying from the device (cuMemcpyDtoH)");
+	return session_end(&s, s.calls->cuMemcpyDtoH_v2(to, b->data + offset, bytes),
+	                   "Copying from the device (cuMemcpyDtoH)");
 }
 
 int gpu_guards(const struct gpu_buffer *b, const char *name, fagen_runtime *rt, int device, struct diag *diag)
@@ -111,8 +117,10 @@ int gpu_guards(const struct gpu_buffer *b, const char *name, fagen_runtime *rt, 
 	for (int side = 0; side < 2; side++)
 		for (int i = 0; i < GPU_GUARD; i++)
 			if (guard[side][i] != GPU_POISON)
-				return side ? diag_fail(diag, "%s: a kernel wrote %d bytes past the end of the buffer.", name, i)
-				            : diag_fail(diag, "%s: a kernel wrote %d bytes before the buffer.", name, GPU_GUARD - i);
+				return side ? diag_fail(diag, "%s: a kernel wrote %d bytes past the end of the buffer.",
+				                        name, i)
+				            : diag_fail(diag, "%s: a kernel wrote %d bytes before the buffer.", name,
+				                        GPU_GUARD - i);
 	return 0;
 }
 
@@ -139,13 +147,12 @@ size_t gpu_memory_free(fagen_runtime *rt, int device)
 }
 
 /* 0x7fff is a NaN of both 16-bit types, and 0x7fff7fff one of float32. */
-static const char fill_source[] =
-	"extern \"C\" __global__ void fill(unsigned words)\n"
-	"{\n"
-	"\textern __shared__ unsigned volatile smem[];\n"
-	"\tfor (unsigned i = threadIdx.x; i < words; i += blockDim.x)\n"
-	"\t\tsmem[i] = 0x7fff7fffu;\n"
-	"}\n";
+static const char fill_source[] = "extern \"C\" __global__ void fill(unsigned words)\n"
+				  "{\n"
+				  "\textern __shared__ unsigned volatile smem[];\n"
+				  "\tfor (unsigned i = threadIdx.x; i < words; i += blockDim.x)\n"
+				  "\t\tsmem[i] = 0x7fff7fffu;\n"
+				  "}\n";
 
 int gpu_poison_shared(fagen_runtime *rt, int device, struct diag *diag)
 {
@@ -154,7 +161,8 @@ int gpu_poison_shared(fagen_runtime *rt, int device, struct diag *diag)
 		return -1;
 	const struct target *target = target_for_cc(gpu.cc);
 	if (!target)
-		return diag_fail(diag, "No target of fagen runs on compute capability %d.%d.", gpu.cc / 10, gpu.cc % 10);
+		return diag_fail(diag, "No target of fagen runs on compute capability %d.%d.", gpu.cc / 10,
+		                 gpu.cc % 10);
 	struct text source = {0};
 	struct cubin cubin = {0};
 	struct session s;

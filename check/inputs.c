@@ -60,7 +60,8 @@ void input_fill(double *to, int64_t rows, int dim, enum input_kind kind, enum in
 				x = mix[0];
 			else if (kind == INPUT_ZERO && scored)
 				x = 0;
-			else if (kind == INPUT_INF && role == ROLE_KEY && head == 0 && row == 3 % rows && (i == 5 || i == 6))
+			else if (kind == INPUT_INF && role == ROLE_KEY && head == 0 && row == 3 % rows &&
+			         (i == 5 || i == 6))
 				x = i == 5 ? INFINITY : -INFINITY;
 			to[row * dim + i] = role == ROLE_DLSE ? (double)(float)x : number_round(x, bf16);
 		}

@@ -1,12 +1,14 @@
 #include "check/layout.h"
 
 const char *const layout_names[LAYOUT_COUNT] = {"bhsd", "bshd", "fat", "odd", "mixed", "size1", "flip", "shared"};
-const char *const tensor_names[TENSOR_COUNT] = {"query", "key", "value", "out", "lse", "dout", "dlse", "dquery", "dkey", "dvalue"};
+const char *const tensor_names[TENSOR_COUNT] = {"query", "key",  "value",  "out",  "lse",
+                                                "dout",  "dlse", "dquery", "dkey", "dvalue"};
 
 static const enum layout_kind mixed[TENSOR_COUNT] = {
-	[TENSOR_QUERY] = LAYOUT_BHSD, [TENSOR_KEY] = LAYOUT_FAT, [TENSOR_VALUE] = LAYOUT_BSHD, [TENSOR_OUT] = LAYOUT_BSHD,
-	[TENSOR_LSE] = LAYOUT_BSHD, [TENSOR_DOUT] = LAYOUT_FAT, [TENSOR_DLSE] = LAYOUT_BHSD, [TENSOR_DQUERY] = LAYOUT_FAT,
-	[TENSOR_DKEY] = LAYOUT_BSHD, [TENSOR_DVALUE] = LAYOUT_BHSD,
+	[TENSOR_QUERY] = LAYOUT_BHSD,  [TENSOR_KEY] = LAYOUT_FAT,    [TENSOR_VALUE] = LAYOUT_BSHD,
+	[TENSOR_OUT] = LAYOUT_BSHD,    [TENSOR_LSE] = LAYOUT_BSHD,   [TENSOR_DOUT] = LAYOUT_FAT,
+	[TENSOR_DLSE] = LAYOUT_BHSD,   [TENSOR_DQUERY] = LAYOUT_FAT, [TENSOR_DKEY] = LAYOUT_BSHD,
+	[TENSOR_DVALUE] = LAYOUT_BHSD,
 };
 
 static bool is_input(enum tensor_id t)
@@ -63,8 +65,7 @@ void layout_make(struct layout *l, enum layout_kind kind, enum tensor_id tensor)
 		if (tensor == TENSOR_KEY || tensor == TENSOR_VALUE)
 			l->stride_batch = 0;
 		return;
-	default:
-		dense(l, l->dim, 0, 0);
+	default: dense(l, l->dim, 0, 0);
 	}
 }
 

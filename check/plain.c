@@ -83,7 +83,8 @@ static void forward_row(void *context, int64_t row)
 		out[i] = 0;
 	for (int64_t k = 0; k < c->seqlen_k; k++)
 		if (ref_visible(c, q, k) && ref_dropout_keep(c, b, h, q, k))
-			add_scaled(out, round_16(s[k] / sum, c->bf16), j->value + key_row(c, b, h, k) * c->head_dim_v, c->head_dim_v);
+			add_scaled(out, round_16(s[k] / sum, c->bf16), j->value + key_row(c, b, h, k) * c->head_dim_v,
+			           c->head_dim_v);
 	for (int i = 0; i < c->head_dim_v; i++)
 		out[i] = round_16(sum == 0 ? 0 : out[i] * (256.0f / (float)c->keep_256), c->bf16);
 	j->lse[row] = sum == 0 ? -INFINITY : max + logf(sum);
@@ -96,7 +97,8 @@ static void cell(float *p_dropped, float *ds, const struct job *j, int64_t b, in
 	const int64_t row = (b * c->heads_q + h) * c->seqlen_q + q, col = key_row(c, b, h, k);
 	const bool keep = ref_dropout_keep(c, b, h, q, k);
 	const float p = expf(score(j, row, col) - j->lse[row]), up = 256.0f / (float)c->keep_256;
-	const float dp = keep ? up * dot(j->dout + row * c->head_dim_v, j->value + col * c->head_dim_v, c->head_dim_v) : 0;
+	const float dp =
+		keep ? up * dot(j->dout + row * c->head_dim_v, j->value + col * c->head_dim_v, c->head_dim_v) : 0;
 	*p_dropped = keep ? up * round_16(p, c->bf16) : 0;
 	*ds = round_16(p * (dp - j->delta[row]), c->bf16);
 }
@@ -115,7 +117,8 @@ static void dquery_row(void *context, int64_t row)
 	const struct ref_case *c = j->c;
 	const int64_t q = row % c->seqlen_q, h = row / c->seqlen_q % c->heads_q, b = row / c->seqlen_q / c->heads_q;
 	float sum[DIM_MAX] = {0};
-	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) - (j->dlse ? (float)j->dlse[row] : 0);
+	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) -
+	                (j->dlse ? (float)j->dlse[row] : 0);
 	for (int64_t k = 0; k < c->seqlen_k && j->lse[row] != -INFINITY; k++) {
 		if (!ref_visible(c, q, k))
 			continue;
@@ -130,7 +133,8 @@ static void dkey_row(void *context, int64_t col)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t k = col % c->seqlen_k, h_kv = col / c->seqlen_k % c->heads_kv, b = col / c->seqlen_k / c->heads_kv;
+	const int64_t k = col % c->seqlen_k, h_kv = col / c->seqlen_k % c->heads_kv,
+		      b = col / c->seqlen_k / c->heads_kv;
 	const int64_t group = c->heads_q / c->heads_kv;
 	float sum_k[DIM_MAX] = {0}, sum_v[DIM_MAX] = {0};
 	for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++)
@@ -163,11 +167,16 @@ static float *narrow(const double *from, int64_t count)
 	return to;
 }
 
-static void job_begin(struct job *j, const struct ref_case *c, const double *query, const double *key, const double *value)
+static void job_begin(struct job *j, const struct ref_case *c, const double *query, const double *key,
+                      const double *value)
 {
 	const int64_t rows = c->batch * c->heads_q * c->seqlen_q, cols = c->batch * c->heads_kv * c->seqlen_k;
-	*j = (struct job){.c = c, .query = narrow(query, rows * c->head_dim_qk), .key = narrow(key, cols * c->head_dim_qk),
-	                  .value = narrow(value, cols * c->head_dim_v), .out = floats(rows * c->head_dim_v), .lse = floats(rows)};
+	*j = (struct job){.c = c,
+	                  .query = narrow(query, rows * c->head_dim_qk),
+	                  .key = narrow(key, cols * c->head_dim_qk),
+	                  .value = narrow(value, cols * c->head_dim_v),
+	                  .out = floats(rows * c->head_dim_v),
+	                  .lse = floats(rows)};
 	parallel_for(rows, forward_row, j);
 }
 
@@ -180,7 +189,8 @@ static void job_end(struct job *j)
 	free(j->lse);
 }
 
-void ref_plain_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key, const double *value)
+void ref_plain_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key,
+                       const double *value)
 {
 	struct job j;
 	job_begin(&j, c, query, key, value);

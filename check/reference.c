@@ -78,7 +78,7 @@ static void add_scaled(double *to, double factor, const double *from, int n)
 struct job {
 	const struct ref_case *c;
 	const double *query, *key, *value, *dout, *dlse;
-	double *out, *lse, *delta;                  /* per query row; delta = dout.out - dlse */
+	double *out, *lse, *delta; /* per query row; delta = dout.out - dlse */
 	double *dquery, *dkey, *dvalue, *score_max;
 };
 
@@ -117,7 +117,8 @@ static void forward_row(void *context, int64_t row)
 		const double p = exp(score[k] - max);
 		sum += p;
 		if (ref_dropout_keep(c, b, h, q, k))
-			add_scaled(out, p * 256 / c->keep_256, j->value + key_row(c, b, h, k) * c->head_dim_v, c->head_dim_v);
+			add_scaled(out, p * 256 / c->keep_256, j->value + key_row(c, b, h, k) * c->head_dim_v,
+			           c->head_dim_v);
 	}
 	for (int i = 0; i < c->head_dim_v; i++)
 		out[i] = sum == 0 ? 0 : out[i] / sum;
@@ -125,7 +126,8 @@ static void forward_row(void *context, int64_t row)
 	free(score);
 }
 
-void ref_attention_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key, const double *value)
+void ref_attention_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key,
+                           const double *value)
 {
 	struct job j = {.c = c, .query = query, .key = key, .value = value, .out = f->out, .lse = f->lse};
 	parallel_for(c->batch * c->heads_q * c->seqlen_q, forward_row, &j);
@@ -136,7 +138,8 @@ static void cell(double *p_dropped, double *ds, const struct job *j, int64_t b, 
 {
 	const struct ref_case *c = j->c;
 	const int64_t row = (b * c->heads_q + h) * c->seqlen_q + q, col = key_row(c, b, h, k);
-	const double s = c->softmax_scale * dot(j->query + row * c->head_dim_qk, j->key + col * c->head_dim_qk, c->head_dim_qk);
+	const double s =
+		c->softmax_scale * dot(j->query + row * c->head_dim_qk, j->key + col * c->head_dim_qk, c->head_dim_qk);
 	const double p = exp(s - j->lse[row]);
 	const double keep = ref_dropout_keep(c, b, h, q, k) ? 256.0 / c->keep_256 : 0;
 	const double dp = keep * dot(j->dout + row * c->head_dim_v, j->value + col * c->head_dim_v, c->head_dim_v);
@@ -152,7 +155,8 @@ static void dquery_row(void *context, int64_t row)
 	double *dquery = j->dquery + row * c->head_dim_qk;
 	for (int i = 0; i < c->head_dim_qk; i++)
 		dquery[i] = 0;
-	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) - (j->dlse ? j->dlse[row] : 0);
+	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) -
+	                (j->dlse ? j->dlse[row] : 0);
 	if (j->lse[row] == -INFINITY)
 		return;
 	for (int64_t k = 0; k < c->seqlen_k; k++) {
@@ -160,7 +164,8 @@ static void dquery_row(void *context, int64_t row)
 			continue;
 		double p, ds;
 		cell(&p, &ds, j, b, h, q, k);
-		add_scaled(dquery, c->softmax_scale * ds, j->key + key_row(c, b, h, k) * c->head_dim_qk, c->head_dim_qk);
+		add_scaled(dquery, c->softmax_scale * ds, j->key + key_row(c, b, h, k) * c->head_dim_qk,
+		           c->head_dim_qk);
 	}
 }
 
@@ -169,7 +174,8 @@ static void dkey_row(void *context, int64_t col)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t k = col % c->seqlen_k, h_kv = col / c->seqlen_k % c->heads_kv, b = col / c->seqlen_k / c->heads_kv;
+	const int64_t k = col % c->seqlen_k, h_kv = col / c->seqlen_k % c->heads_kv,
+		      b = col / c->seqlen_k / c->heads_kv;
 	const int64_t group = c->heads_q / c->heads_kv;
 	double *dkey = j->dkey + col * c->head_dim_qk, *dvalue = j->dvalue + col * c->head_dim_v;
 	for (int i = 0; i < c->head_dim_qk; i++)
@@ -202,8 +208,18 @@ void ref_attention_backward(struct ref_backward *g, const struct ref_case *c, co
 	const int64_t rows = c->batch * c->heads_q * c->seqlen_q;
 	struct ref_forward f = {.out = doubles(rows * c->head_dim_v), .lse = doubles(rows)};
 	ref_attention_forward(&f, c, query, key, value);
-	struct job j = {.c = c, .query = query, .key = key, .value = value, .dout = dout, .dlse = dlse, .out = f.out, .lse = f.lse,
-	                .delta = doubles(rows), .dquery = g->dquery, .dkey = g->dkey, .dvalue = g->dvalue};
+	struct job j = {.c = c,
+	                .query = query,
+	                .key = key,
+	                .value = value,
+	                .dout = dout,
+	                .dlse = dlse,
+	                .out = f.out,
+	                .lse = f.lse,
+	                .delta = doubles(rows),
+	                .dquery = g->dquery,
+	                .dkey = g->dkey,
+	                .dvalue = g->dvalue};
 	parallel_for(rows, dquery_row, &j);
 	parallel_for(c->batch * c->heads_kv * c->seqlen_k, dkey_row, &j);
 	free(j.delta);
@@ -220,7 +236,9 @@ static void score_row(void *context, int64_t row)
 	for (int64_t k = 0; k < c->seqlen_k; k++) {
 		if (!ref_visible(c, q, k))
 			continue;
-		const double s = fabs(c->softmax_scale * dot(j->query + row * c->head_dim_qk, j->key + key_row(c, b, h, k) * c->head_dim_qk, c->head_dim_qk));
+		const double s =
+			fabs(c->softmax_scale * dot(j->query + row * c->head_dim_qk,
+		                                    j->key + key_row(c, b, h, k) * c->head_dim_qk, c->head_dim_qk));
 		if (isfinite(s) && s > max)
 			max = s;
 	}

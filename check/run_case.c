@@ -15,7 +15,7 @@ struct tensor {
 	bool used;
 	struct layout layout;
 	struct gpu_buffer device;
-	unsigned char *host;       /* image of the whole buffer */
+	unsigned char *host; /* image of the whole buffer */
 };
 
 /* Which heads are compared: all, or some (batch entry, key/value head) pairs that are laid out as batch entries. */
@@ -35,7 +35,7 @@ struct run {
 	struct gpu_buffer workspace, rng;
 	fagen_args args;
 	bool has_lse, backward;
-	struct ref_case ref;       /* of the sample */
+	struct ref_case ref; /* of the sample */
 	struct sample sample;
 	struct check_outcome *out;
 	struct diag diag;
@@ -57,7 +57,8 @@ static int called(struct run *r, int code, const fagen_error *error)
 	if (code == FAGEN_ERROR_SPEC || code == FAGEN_ERROR_INVALID)
 		return fail(r, CHECK_REFUSED, error->message);
 	/* 700 to 719: a kernel of this process faulted. */
-	return fail(r, error->cuda_result >= 700 && error->cuda_result < 720 ? CHECK_WRONG : CHECK_MACHINE, error->message);
+	return fail(r, error->cuda_result >= 700 && error->cuda_result < 720 ? CHECK_WRONG : CHECK_MACHINE,
+	            error->message);
 }
 
 int check_spec(fagen_spec **spec, fagen_runtime *rt, const char *name, fagen_error *error)
@@ -71,10 +72,19 @@ int check_spec(fagen_spec **spec, fagen_runtime *rt, const char *name, fagen_err
 
 void case_reference(struct ref_case *ref, const struct check_case *c, const struct spec *spec)
 {
-	*ref = (struct ref_case){.batch = c->batch, .heads_q = c->heads_q, .heads_kv = c->heads_kv, .seqlen_q = c->seqlen_q,
-	                         .seqlen_k = c->seqlen_k, .head_dim_qk = spec->head_dim_qk, .head_dim_v = spec->head_dim_v,
-	                         .softmax_scale = spec->softmax_scale, .mask_count = spec->mask_count, .keep_256 = spec->keep_256,
-	                         .seed = c->seed * 0x9E3779B97F4A7C15u, .offset = c->seed + 17, .bf16 = spec->dtype == DTYPE_BF16};
+	*ref = (struct ref_case){.batch = c->batch,
+	                         .heads_q = c->heads_q,
+	                         .heads_kv = c->heads_kv,
+	                         .seqlen_q = c->seqlen_q,
+	                         .seqlen_k = c->seqlen_k,
+	                         .head_dim_qk = spec->head_dim_qk,
+	                         .head_dim_v = spec->head_dim_v,
+	                         .softmax_scale = spec->softmax_scale,
+	                         .mask_count = spec->mask_count,
+	                         .keep_256 = spec->keep_256,
+	                         .seed = c->seed * 0x9E3779B97F4A7C15u,
+	                         .offset = c->seed + 17,
+	                         .bf16 = spec->dtype == DTYPE_BF16};
 	for (int i = 0; i < spec->mask_count; i++) {
 		const char *name = preset_table[spec->mask[i].preset].name;
 		ref->mask[i].causal = !strcmp(name, "causal");
@@ -87,15 +97,22 @@ void case_reference(struct ref_case *ref, const struct check_case *c, const stru
 
 /* ---- tensors on both sides ----------------------------------------------------------------------------------------- */
 
-static bool is_input(int t) { return t == TENSOR_QUERY || t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DOUT || t == TENSOR_DLSE; }
+static bool is_input(int t)
+{
+	return t == TENSOR_QUERY || t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DOUT || t == TENSOR_DLSE;
+}
 static bool is_float(int t) { return t == TENSOR_LSE || t == TENSOR_DLSE; }
-static bool is_key_side(int t) { return t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DKEY || t == TENSOR_DVALUE; }
+static bool is_key_side(int t)
+{
+	return t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DKEY || t == TENSOR_DVALUE;
+}
 
 static int tensor_dim(const struct spec *spec, int t)
 {
 	if (is_float(t))
 		return 1;
-	return t == TENSOR_QUERY || t == TENSOR_KEY || t == TENSOR_DQUERY || t == TENSOR_DKEY ? spec->head_dim_qk : spec->head_dim_v;
+	return t == TENSOR_QUERY || t == TENSOR_KEY || t == TENSOR_DQUERY || t == TENSOR_DKEY ? spec->head_dim_qk
+	                                                                                      : spec->head_dim_v;
 }
 
 static void element_put(struct tensor *t, int64_t at, double x, bool bf16)
@@ -123,7 +140,10 @@ static double element_get(const struct tensor *t, int64_t at, bool bf16)
 
 static size_t tensor_bytes(const struct tensor *t) { return (size_t)t->layout.elements * (size_t)t->layout.bytes; }
 
-struct fill_job { struct run *r; int id; };
+struct fill_job {
+	struct run *r;
+	int id;
+};
 
 static void fill_head(void *context, int64_t item)
 {
@@ -131,15 +151,19 @@ static void fill_head(void *context, int64_t item)
 	struct run *r = j->r;
 	struct tensor *t = &r->t[j->id];
 	const struct layout *l = &t->layout;
-	static const enum input_role roles[TENSOR_COUNT] = {[TENSOR_QUERY] = ROLE_QUERY, [TENSOR_KEY] = ROLE_KEY,
-	                                                    [TENSOR_VALUE] = ROLE_VALUE, [TENSOR_DOUT] = ROLE_DOUT, [TENSOR_DLSE] = ROLE_DLSE};
+	static const enum input_role roles[TENSOR_COUNT] = {[TENSOR_QUERY] = ROLE_QUERY,
+	                                                    [TENSOR_KEY] = ROLE_KEY,
+	                                                    [TENSOR_VALUE] = ROLE_VALUE,
+	                                                    [TENSOR_DOUT] = ROLE_DOUT,
+	                                                    [TENSOR_DLSE] = ROLE_DLSE};
 	const int64_t b = item / l->heads, h = item % l->heads;
 	if (b > 0 && l->stride_batch == 0)
 		return;
 	double *values = malloc((size_t)(l->seq > 0 ? l->seq : 1) * (size_t)l->dim * sizeof *values);
 	if (!values)
 		abort();
-	input_fill(values, l->seq, l->dim, r->c->input, roles[j->id], r->spec->softmax_scale, r->ref.bf16, r->c->seed, (uint64_t)item);
+	input_fill(values, l->seq, l->dim, r->c->input, roles[j->id], r->spec->softmax_scale, r->ref.bf16, r->c->seed,
+	           (uint64_t)item);
 	for (int64_t s = 0; s < l->seq; s++)
 		for (int d = 0; d < l->dim; d++)
 			element_put(t, layout_index(l, b, h, s) + d, values[s * l->dim + d], r->ref.bf16);
@@ -151,8 +175,11 @@ static int tensor_make(struct run *r, int id)
 	struct tensor *t = &r->t[id];
 	const struct check_case *c = r->c;
 	t->used = true;
-	t->layout = (struct layout){.batch = c->batch, .heads = is_key_side(id) ? c->heads_kv : c->heads_q,
-	                            .seq = is_key_side(id) ? c->seqlen_k : c->seqlen_q, .dim = tensor_dim(r->spec, id), .bytes = is_float(id) ? 4 : 2};
+	t->layout = (struct layout){.batch = c->batch,
+	                            .heads = is_key_side(id) ? c->heads_kv : c->heads_q,
+	                            .seq = is_key_side(id) ? c->seqlen_k : c->seqlen_q,
+	                            .dim = tensor_dim(r->spec, id),
+	                            .bytes = is_float(id) ? 4 : 2};
 	layout_make(&t->layout, c->layout, (enum tensor_id)id);
 	const size_t bytes = tensor_bytes(t);
 	t->host = malloc(bytes ? bytes : 1);
@@ -207,14 +234,19 @@ static int gaps_check(struct run *r, int id)
 	for (int64_t b = 0; b < l->batch; b++)
 		for (int64_t h = 0; h < l->heads; h++)
 			for (int64_t s = 0; s < l->seq; s++)
-				memset(t->host + layout_index(l, b, h, s) * l->bytes, GPU_POISON, (size_t)(l->dim * l->bytes));
+				memset(t->host + layout_index(l, b, h, s) * l->bytes, GPU_POISON,
+				       (size_t)(l->dim * l->bytes));
 	const size_t bytes = tensor_bytes(t);
 	for (size_t i = 0; i < bytes; i++)
 		if (t->host[i] != GPU_POISON) {
-			diag_fail(&r->diag, "%s: byte %zu of the buffer lies between the tensor's rows and was written.", tensor_names[id], i);
+			diag_fail(&r->diag,
+			          "%s: byte %zu of the buffer lies between the tensor's rows and was written.",
+			          tensor_names[id], i);
 			return fail(r, CHECK_WRONG, text_str(&r->diag.text));
 		}
-	return gpu_guards(&t->device, tensor_names[id], r->rt, r->options->device, &r->diag) ? fail(r, CHECK_WRONG, text_str(&r->diag.text)) : 0;
+	return gpu_guards(&t->device, tensor_names[id], r->rt, r->options->device, &r->diag)
+	               ? fail(r, CHECK_WRONG, text_str(&r->diag.text))
+	               : 0;
 }
 
 /* ---- running ---------------------------------------------------------------------------------------------------------- */
@@ -224,16 +256,24 @@ static fagen_tensor public_tensor(const struct tensor *t)
 	const struct layout *l = &t->layout;
 	if (!t->used)
 		return (fagen_tensor){0};
-	return (fagen_tensor){.data = (void *)(uintptr_t)(t->device.data + (uint64_t)(l->offset * l->bytes)), .stride_batch = l->stride_batch,
-	                      .stride_head = l->stride_head, .stride_seq = l->stride_seq};
+	return (fagen_tensor){.data = (void *)(uintptr_t)(t->device.data + (uint64_t)(l->offset * l->bytes)),
+	                      .stride_batch = l->stride_batch,
+	                      .stride_head = l->stride_head,
+	                      .stride_seq = l->stride_seq};
 }
 
 static int args_make(struct run *r)
 {
 	const struct check_case *c = r->c;
 	fagen_args *a = &r->args;
-	*a = (fagen_args){.struct_size = sizeof *a, .batch = c->batch, .heads_q = c->heads_q, .heads_kv = c->heads_kv,
-	                  .seqlen_q = c->seqlen_q, .seqlen_k = c->seqlen_k, .seed = r->ref.seed, .offset = r->ref.offset};
+	*a = (fagen_args){.struct_size = sizeof *a,
+	                  .batch = c->batch,
+	                  .heads_q = c->heads_q,
+	                  .heads_kv = c->heads_kv,
+	                  .seqlen_q = c->seqlen_q,
+	                  .seqlen_k = c->seqlen_k,
+	                  .seed = r->ref.seed,
+	                  .offset = r->ref.offset};
 	a->query = public_tensor(&r->t[TENSOR_QUERY]);
 	a->key = public_tensor(&r->t[TENSOR_KEY]);
 	a->value = public_tensor(&r->t[TENSOR_VALUE]);
@@ -252,7 +292,8 @@ static int args_make(struct run *r)
 		return machine(r);
 	a->workspace = (void *)(uintptr_t)r->workspace.data;
 	a->workspace_size = bytes;
-	if (r->ref.keep_256 < 256 && c->seed % 4 >= 2) { /* the state from device memory; the values must then be ignored */
+	if (r->ref.keep_256 < 256 &&
+	    c->seed % 4 >= 2) { /* the state from device memory; the values must then be ignored */
 		const uint64_t state[2] = {r->ref.seed, r->ref.offset};
 		if (gpu_alloc(&r->rng, r->rt, r->options->device, sizeof state, &r->diag) ||
 		    gpu_upload(&r->rng, 0, state, sizeof state, r->rt, r->options->device, &r->diag))
@@ -279,7 +320,8 @@ static int pass_run(struct run *r, enum pass pass)
 	fagen_error error = {.struct_size = sizeof error};
 	if (r->options->poison_shared && gpu_poison_shared(r->rt, r->options->device, &r->diag))
 		return machine(r);
-	const int code = pass == PASS_FORWARD ? fagen_forward(r->kernel, &r->args, NULL, &error) : fagen_backward(r->kernel, &r->args, NULL, &error);
+	const int code = pass == PASS_FORWARD ? fagen_forward(r->kernel, &r->args, NULL, &error)
+	                                      : fagen_backward(r->kernel, &r->args, NULL, &error);
 	if (called(r, code, &error))
 		return -1;
 	if (gpu_synchronize(r->rt, r->options->device, &r->diag))
@@ -309,7 +351,8 @@ static int forward_run(struct run *r)
 					abort();
 				memcpy(first[id], t->host, tensor_bytes(t));
 			} else if (memcmp(first[id], t->host, tensor_bytes(t))) {
-				diag_fail(&r->diag, "Two runs of the forward pass gave different bits in %s.", tensor_names[id]);
+				diag_fail(&r->diag, "Two runs of the forward pass gave different bits in %s.",
+				          tensor_names[id]);
 				fail(r, CHECK_WRONG, text_str(&r->diag.text));
 				goto out;
 			}
@@ -369,8 +412,11 @@ static double *doubles(int64_t count)
 static struct compare compare_of(const struct run *r, int id, double floor)
 {
 	const struct ref_case *c = &r->ref;
-	return (struct compare){.name = tensor_names[id], .dim = {c->batch, is_key_side(id) ? c->heads_kv : c->heads_q,
-	                        is_key_side(id) ? c->seqlen_k : c->seqlen_q, r->t[id].layout.dim}, .bf16 = c->bf16, .floor = floor};
+	return (struct compare){.name = tensor_names[id],
+	                        .dim = {c->batch, is_key_side(id) ? c->heads_kv : c->heads_q,
+	                                is_key_side(id) ? c->seqlen_k : c->seqlen_q, r->t[id].layout.dim},
+	                        .bf16 = c->bf16,
+	                        .floor = floor};
 }
 
 static int judged(struct run *r, int id, const struct compare_result *result)
@@ -381,19 +427,25 @@ static int judged(struct run *r, int id, const struct compare_result *result)
 	t->bound = result->bound;
 	if (result->ok)
 		return 0;
-	snprintf(r->out->text, sizeof r->out->text, "%s%s", result->text, r->sample.all ? "" : " [of a sample of heads: b counts the sample]");
+	snprintf(r->out->text, sizeof r->out->text, "%s%s", result->text,
+	         r->sample.all ? "" : " [of a sample of heads: b counts the sample]");
 	r->out->status = CHECK_WRONG;
 	return -1;
 }
 
 /* float32 rounding that the yardstick has too, but with other signs and orders of addition. */
-struct floors { double out, lse, dquery, dkey, dvalue; };
+struct floors {
+	double out, lse, dquery, dkey, dvalue;
+};
 
-static void floors_make(struct floors *f, const struct ref_case *c, const double *q, const double *k, const double *v, const double *dout, const double *dlse)
+static void floors_make(struct floors *f, const struct ref_case *c, const double *q, const double *k, const double *v,
+                        const double *dout, const double *dlse)
 {
 	const int64_t rows = c->batch * c->heads_q * c->seqlen_q, cols = c->batch * c->heads_kv * c->seqlen_k;
-	const double score = fmin(ref_score_max(c, q, k), 8192), eps = ldexp(1 + 4 * score, -22), up = 256.0 / c->keep_256;
-	const double many = sqrt((double)(c->seqlen_q > 0 ? c->seqlen_q : 1) * (double)(c->heads_kv ? c->heads_q / c->heads_kv : 1));
+	const double score = fmin(ref_score_max(c, q, k), 8192), eps = ldexp(1 + 4 * score, -22),
+		     up = 256.0 / c->keep_256;
+	const double many = sqrt((double)(c->seqlen_q > 0 ? c->seqlen_q : 1) *
+	                         (double)(c->heads_kv ? c->heads_q / c->heads_kv : 1));
 	const double max_v = largest(v, cols * c->head_dim_v);
 	*f = (struct floors){.out = eps * max_v * up, .lse = ldexp(4 + score, -19)};
 	if (!dout)
@@ -409,8 +461,10 @@ static int judge_cpu(struct run *r)
 	const struct ref_case *c = &r->ref;
 	const int64_t rows = c->batch * c->heads_q * c->seqlen_q, cols = c->batch * c->heads_kv * c->seqlen_k;
 	double *q = gather(r, TENSOR_QUERY), *k = gather(r, TENSOR_KEY), *v = gather(r, TENSOR_VALUE);
-	double *dout = r->backward ? gather(r, TENSOR_DOUT) : NULL, *dlse = r->t[TENSOR_DLSE].used ? gather(r, TENSOR_DLSE) : NULL;
-	struct ref_forward want = {doubles(rows * c->head_dim_v), doubles(rows)}, plain = {doubles(rows * c->head_dim_v), doubles(rows)};
+	double *dout = r->backward ? gather(r, TENSOR_DOUT) : NULL,
+	       *dlse = r->t[TENSOR_DLSE].used ? gather(r, TENSOR_DLSE) : NULL;
+	struct ref_forward want = {doubles(rows * c->head_dim_v), doubles(rows)},
+			   plain = {doubles(rows * c->head_dim_v), doubles(rows)};
 	struct floors floor;
 	struct compare_result result;
 	double *got = gather(r, TENSOR_OUT);
@@ -433,11 +487,17 @@ static int judge_cpu(struct run *r)
 	}
 	rc = 0;
 	if (r->backward) {
-		struct ref_backward g = {doubles(rows * c->head_dim_qk), doubles(cols * c->head_dim_qk), doubles(cols * c->head_dim_v)};
-		struct ref_backward p = {doubles(rows * c->head_dim_qk), doubles(cols * c->head_dim_qk), doubles(cols * c->head_dim_v)};
+		struct ref_backward g = {doubles(rows * c->head_dim_qk), doubles(cols * c->head_dim_qk),
+		                         doubles(cols * c->head_dim_v)};
+		struct ref_backward p = {doubles(rows * c->head_dim_qk), doubles(cols * c->head_dim_qk),
+		                         doubles(cols * c->head_dim_v)};
 		ref_attention_backward(&g, c, q, k, v, dout, dlse);
 		ref_plain_backward(&p, c, q, k, v, dout, dlse);
-		const struct { int id; const double *want, *plain; double floor; } row[] = {
+		const struct {
+			int id;
+			const double *want, *plain;
+			double floor;
+		} row[] = {
 			{TENSOR_DQUERY, g.dquery, p.dquery, floor.dquery},
 			{TENSOR_DKEY, g.dkey, p.dkey, floor.dkey},
 			{TENSOR_DVALUE, g.dvalue, p.dvalue, floor.dvalue},
@@ -496,7 +556,8 @@ static int judge_naive(struct run *r)
 		double *want = gather(r, id);
 		const struct compare compare = compare_of(r, id, 0);
 		const int64_t n = compare.dim[0] * compare.dim[1] * compare.dim[2] * compare.dim[3];
-		compare_close(&result, &compare, got[id], want, is_float(id) ? 1e-3 : 2 * ulp * largest(want, n), is_float(id) ? 1e-5 : 2 * ulp);
+		compare_close(&result, &compare, got[id], want, is_float(id) ? 1e-3 : 2 * ulp * largest(want, n),
+		              is_float(id) ? 1e-5 : 2 * ulp);
 		free(want);
 		if (judged(r, id, &result))
 			goto out;
@@ -514,7 +575,8 @@ out:
 static double pair_work(const struct check_case *c, const struct spec *spec, bool backward)
 {
 	const double group = c->heads_kv ? (double)c->heads_q / (double)c->heads_kv : 0;
-	return group * (double)c->seqlen_q * (double)c->seqlen_k * (spec->head_dim_qk + spec->head_dim_v) * (backward ? 10 : 3);
+	return group * (double)c->seqlen_q * (double)c->seqlen_k * (spec->head_dim_qk + spec->head_dim_v) *
+	       (backward ? 10 : 3);
 }
 
 static void sample_make(struct run *r)
@@ -568,11 +630,15 @@ static int kernels_get(struct run *r, const fagen_spec *spec)
 		problem.seqlen_k = r->c->seqlen_k;
 	}
 	const int device = r->options->device;
-	if (called(r, (r->options->naive ? fagen_kernel_get_naive : fagen_kernel_get)((fagen_kernel **)&r->kernel, r->rt, spec, &problem, device, &error), &error))
+	if (called(r,
+	           (r->options->naive ? fagen_kernel_get_naive : fagen_kernel_get)((fagen_kernel **)&r->kernel, r->rt,
+	                                                                           spec, &problem, device, &error),
+	           &error))
 		return -1;
 	if (r->sample.all || r->sample.pairs || r->options->naive)
 		return 0;
-	return called(r, fagen_kernel_get_naive((fagen_kernel **)&r->naive, r->rt, spec, &problem, device, &error), &error);
+	return called(r, fagen_kernel_get_naive((fagen_kernel **)&r->naive, r->rt, spec, &problem, device, &error),
+	              &error);
 }
 
 static int run_all(struct run *r, const fagen_spec *spec)
@@ -582,7 +648,10 @@ static int run_all(struct run *r, const fagen_spec *spec)
 	r->backward = r->spec->passes[PASS_BACKWARD] && c->input != INPUT_INF;
 	r->out->backward = r->backward;
 	if (c->heads_kv <= 0 || c->heads_q % c->heads_kv) {
-		diag_fail(&r->diag, "%" PRId64 " query heads over %" PRId64 " key heads: the first must be a multiple of the second.", c->heads_q, c->heads_kv);
+		diag_fail(&r->diag,
+		          "%" PRId64 " query heads over %" PRId64
+		          " key heads: the first must be a multiple of the second.",
+		          c->heads_q, c->heads_kv);
 		return fail(r, CHECK_REFUSED, text_str(&r->diag.text));
 	}
 	sample_make(r);
@@ -635,7 +704,8 @@ static int run_all(struct run *r, const fagen_spec *spec)
 	return 0;
 }
 
-void check_run(struct check_outcome *out, const struct check_case *c, fagen_runtime *rt, const fagen_spec *spec, const struct check_options *options)
+void check_run(struct check_outcome *out, const struct check_case *c, fagen_runtime *rt, const fagen_spec *spec,
+               const struct check_options *options)
 {
 	struct run r = {.c = c, .options = options, .spec = runtime_spec(spec), .rt = rt, .out = out};
 	memset(out, 0, sizeof *out);

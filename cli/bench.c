@@ -58,7 +58,8 @@ static void usage(FILE *out)
 	      "  --device N        which GPU (default 0)\n"
 	      "  --naive           standard attention too: scores in memory\n"
 	      "  --json            for programs\n"
-	      "  -h, --help\n", out);
+	      "  -h, --help\n",
+	      out);
 }
 
 /* ---- the problem ---- */
@@ -69,7 +70,8 @@ static int number_read(int64_t *value, const char *option, const char *text, int
 	errno = 0;
 	const long long n = strtoll(text, &end, 10);
 	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > INT32_MAX) {
-		fprintf(stderr, "fagen bench: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least, INT32_MAX, text);
+		fprintf(stderr, "fagen bench: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least,
+		        INT32_MAX, text);
 		return -1;
 	}
 	*value = n;
@@ -103,10 +105,14 @@ static int64_t tensor_elements(const struct bench *b, enum tensor t)
 	const struct problem *p = &b->problem;
 	const int64_t q = p->batch * p->heads_q * p->seqlen_q, k = p->batch * p->heads_kv * p->seqlen_k;
 	switch (t) {
-	case QUERY: case DQUERY: return q * b->spec->head_dim_qk;
-	case KEY: case DKEY: return k * b->spec->head_dim_qk;
-	case VALUE: case DVALUE: return k * b->spec->head_dim_v;
-	case OUT: case DOUT: return q * b->spec->head_dim_v;
+	case QUERY:
+	case DQUERY: return q * b->spec->head_dim_qk;
+	case KEY:
+	case DKEY: return k * b->spec->head_dim_qk;
+	case VALUE:
+	case DVALUE: return k * b->spec->head_dim_v;
+	case OUT:
+	case DOUT: return q * b->spec->head_dim_v;
 	default: return q;
 	}
 }
@@ -125,7 +131,8 @@ static void random_fill(uint16_t *block, enum dtype dtype)
 	}
 }
 
-static int tensor_fill(const struct bench *b, const struct gpu_buffer *buffer, const void *block, int64_t bytes, struct diag *diag)
+static int tensor_fill(const struct bench *b, const struct gpu_buffer *buffer, const void *block, int64_t bytes,
+                       struct diag *diag)
 {
 	for (int64_t at = 0; at < bytes; at += 2 * BLOCK) {
 		const int64_t n = bytes - at < 2 * BLOCK ? bytes - at : 2 * BLOCK;
@@ -141,13 +148,17 @@ static int data_make(struct bench *b, struct diag *diag)
 	int64_t set = 0;
 	for (int t = 0; t < TENSORS; t++)
 		set += tensor_bytes(b, t);
-	const int64_t rotate = 3 * (int64_t)b->gpu.l2_bytes, room = (int64_t)gpu_memory_free(b->rt, b->options->device) / 2;
+	const int64_t rotate = 3 * (int64_t)b->gpu.l2_bytes,
+		      room = (int64_t)gpu_memory_free(b->rt, b->options->device) / 2;
 	int64_t sets = set > 0 ? rotate / set + 1 : 1;
 	sets = sets > SETS_MAX ? SETS_MAX : sets;
 	sets = sets * set > room ? room / set : sets;
 	if (sets < 1)
-		return diag_fail(diag, "The problem's tensors take %" PRId64 " bytes; of the GPU's free memory %" PRId64 " may be used. "
-		                       "Take a smaller --batch or --seq.", set, room);
+		return diag_fail(diag,
+		                 "The problem's tensors take %" PRId64 " bytes; of the GPU's free memory %" PRId64
+		                 " may be used. "
+		                 "Take a smaller --batch or --seq.",
+		                 set, room);
 	uint16_t *random = malloc(2 * BLOCK);
 	float *lse = malloc(2 * BLOCK);
 	int rc = -1;
@@ -162,7 +173,8 @@ static int data_make(struct bench *b, struct diag *diag)
 	for (int s = 0; s < d->sets; s++)
 		for (int t = 0; t < TENSORS; t++)
 			if (gpu_alloc(&d->tensor[s][t], b->rt, b->options->device, (size_t)tensor_bytes(b, t), diag) ||
-			    tensor_fill(b, &d->tensor[s][t], t == LSE ? (void *)lse : (void *)random, tensor_bytes(b, t), diag))
+			    tensor_fill(b, &d->tensor[s][t], t == LSE ? (void *)lse : (void *)random,
+			                tensor_bytes(b, t), diag))
 				goto out;
 	rc = 0;
 out:
@@ -187,15 +199,22 @@ static fagen_tensor tensor_dense(const struct bench *b, int set, enum tensor t)
 	const bool v = t == VALUE || t == DVALUE || t == OUT || t == DOUT;
 	const int64_t row = t == LSE ? 1 : v ? b->spec->head_dim_v : b->spec->head_dim_qk;
 	const int64_t head = row * (keys ? p->seqlen_k : p->seqlen_q);
-	return (fagen_tensor){(void *)(uintptr_t)b->data.tensor[set][t].data, head * (keys ? p->heads_kv : p->heads_q), head, row};
+	return (fagen_tensor){(void *)(uintptr_t)b->data.tensor[set][t].data, head * (keys ? p->heads_kv : p->heads_q),
+	                      head, row};
 }
 
 static fagen_args args_make(const struct bench *b, int set, enum pass pass)
 {
 	const struct problem *p = &b->problem;
-	fagen_args a = {.struct_size = sizeof a, .batch = p->batch, .heads_q = p->heads_q, .heads_kv = p->heads_kv,
-	                .seqlen_q = p->seqlen_q, .seqlen_k = p->seqlen_k, .seed = 1};
-	fagen_tensor *to[TENSORS] = {&a.query, &a.key, &a.value, &a.out, &a.lse, &a.dout, &a.dquery, &a.dkey, &a.dvalue};
+	fagen_args a = {.struct_size = sizeof a,
+	                .batch = p->batch,
+	                .heads_q = p->heads_q,
+	                .heads_kv = p->heads_kv,
+	                .seqlen_q = p->seqlen_q,
+	                .seqlen_k = p->seqlen_k,
+	                .seed = 1};
+	fagen_tensor *to[TENSORS] = {&a.query, &a.key,    &a.value, &a.out,   &a.lse,
+	                             &a.dout,  &a.dquery, &a.dkey,  &a.dvalue};
 	for (int t = 0; t < TENSORS; t++)
 		if (t <= OUT || pass == PASS_BACKWARD || (t == LSE && (b->spec->outputs & OUTPUT_LSE)))
 			*to[t] = tensor_dense(b, set, t);
@@ -219,7 +238,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Median of single launches in microseconds. The stream is never empty between two: launches are queued ahead. */
-static int pass_time(double *us, const struct bench *b, const fagen_kernel *kernel, enum pass pass, struct diag *diag, int *status)
+static int pass_time(double *us, const struct bench *b, const fagen_kernel *kernel, enum pass pass, struct diag *diag,
+                     int *status)
 {
 	struct driver *driver = runtime_driver(b->rt);
 	struct fault fault = {.diag = diag};
@@ -232,8 +252,10 @@ static int pass_time(double *us, const struct bench *b, const fagen_kernel *kern
 	if (driver_push(driver, b->options->device, &fault))
 		return -1;
 	const struct cuda_calls *cu = driver_calls(driver);
-	if (!cu->cuEventCreate || !cu->cuEventRecord || !cu->cuEventSynchronize || !cu->cuEventElapsedTime || !cu->cuEventDestroy_v2) {
-		diag_fail(diag, "The NVIDIA driver lacks the event calls that timing needs (cuEventCreate and its kin).");
+	if (!cu->cuEventCreate || !cu->cuEventRecord || !cu->cuEventSynchronize || !cu->cuEventElapsedTime ||
+	    !cu->cuEventDestroy_v2) {
+		diag_fail(diag,
+		          "The NVIDIA driver lacks the event calls that timing needs (cuEventCreate and its kin).");
 		goto out;
 	}
 	for (int i = 0; i < RUNS_MAX && !r; i++)
@@ -244,7 +266,8 @@ static int pass_time(double *us, const struct bench *b, const fagen_kernel *kern
 			const fagen_args args = args_make(b, i % b->data.sets, pass);
 			if ((r = cu->cuEventRecord(begin[i], NULL)))
 				break;
-			if ((pass == PASS_FORWARD ? fagen_forward : fagen_backward)(kernel, &args, NULL, &error) != FAGEN_OK) {
+			if ((pass == PASS_FORWARD ? fagen_forward : fagen_backward)(kernel, &args, NULL, &error) !=
+			    FAGEN_OK) {
 				error_give(diag, &error, status);
 				goto out;
 			}
@@ -288,19 +311,24 @@ static void row_print(struct bench *b, const struct row *row)
 		text_json(&b->json, b->spec->name);
 		text_addf(&b->json, ", \"gpu\": ");
 		text_json(&b->json, b->gpu.name);
-		text_addf(&b->json, ", \"problem\": \"%s\", \"kernel\": \"%s\", \"pass\": \"%s\", \"tile\": \"%s\", \"us\": %.3f", text_str(&problem),
-		          row->kernel, pass_names[row->pass], row->tile, row->us);
-		text_addf(&b->json, ", \"tflops\": %.2f, \"predicted_us\": %.3f, \"predicted_over_measured\": %.3f, \"hbm_bytes\": %.0f}", tflops,
-		          row->predicted_us, row->predicted_us / row->us, row->hbm_bytes);
+		text_addf(&b->json,
+		          ", \"problem\": \"%s\", \"kernel\": \"%s\", \"pass\": \"%s\", \"tile\": \"%s\", \"us\": %.3f",
+		          text_str(&problem), row->kernel, pass_names[row->pass], row->tile, row->us);
+		text_addf(
+			&b->json,
+			", \"tflops\": %.2f, \"predicted_us\": %.3f, \"predicted_over_measured\": %.3f, \"hbm_bytes\": %.0f}",
+			tflops, row->predicted_us, row->predicted_us / row->us, row->hbm_bytes);
 	} else {
-		printf("%-20s  %-8s  %-8s  %-14s  %10.3f  %8.1f  %12.3f  %9.2f  %10.1f\n", b->spec->name, row->kernel, pass_names[row->pass], row->tile,
-		       row->us * 1e-3, tflops, row->predicted_us * 1e-3, row->predicted_us / row->us, row->hbm_bytes * 1e-6);
+		printf("%-20s  %-8s  %-8s  %-14s  %10.3f  %8.1f  %12.3f  %9.2f  %10.1f\n", b->spec->name, row->kernel,
+		       pass_names[row->pass], row->tile, row->us * 1e-3, tflops, row->predicted_us * 1e-3,
+		       row->predicted_us / row->us, row->hbm_bytes * 1e-6);
 	}
 	text_free(&problem);
 }
 
 /* Both passes of one kernel. */
-static int kernel_bench(struct bench *b, const fagen_kernel *kernel, bool naive, struct plan *plan, struct diag *diag, int *status)
+static int kernel_bench(struct bench *b, const fagen_kernel *kernel, bool naive, struct plan *plan, struct diag *diag,
+                        int *status)
 {
 	fagen_error error = {.struct_size = sizeof error};
 	fagen_args args = args_make(b, 0, PASS_FORWARD);
@@ -315,11 +343,15 @@ static int kernel_bench(struct bench *b, const fagen_kernel *kernel, bool naive,
 		if (!made)
 			continue;
 		/* The kernel may have been planned for another problem of its class. */
-		if ((naive ? plan_naive : plan_make)(plan, b->spec, b->program, made->target, made->device, &b->problem, pass, diag))
+		if ((naive ? plan_naive : plan_make)(plan, b->spec, b->program, made->target, made->device, &b->problem,
+		                                     pass, diag))
 			return -1;
 		const struct candidate *c = &plan->candidate[plan->chosen];
-		struct row row = {.kernel = naive ? "standard" : "fagen", .pass = pass, .predicted_us = c->time_us,
-		                  .useful_flop = plan->useful_flop, .hbm_bytes = c->hbm_bytes};
+		struct row row = {.kernel = naive ? "standard" : "fagen",
+		                  .pass = pass,
+		                  .predicted_us = c->time_us,
+		                  .useful_flop = plan->useful_flop,
+		                  .hbm_bytes = c->hbm_bytes};
 		snprintf(row.tile, sizeof row.tile, "%dx%d w%d s%d", c->tile_m, c->tile_n, c->warps, c->stages);
 		if (pass_time(&row.us, b, kernel, pass, diag, status))
 			return -1;
@@ -328,7 +360,8 @@ static int kernel_bench(struct bench *b, const fagen_kernel *kernel, bool naive,
 	return 0;
 }
 
-static int spec_bench(struct bench *b, const char *path, struct plan *plan, struct program *program, struct diag *diag, int *status)
+static int spec_bench(struct bench *b, const char *path, struct plan *plan, struct program *program, struct diag *diag,
+                      int *status)
 {
 	fagen_error error = {.struct_size = sizeof error};
 	fagen_spec *spec = NULL;
@@ -344,12 +377,18 @@ static int spec_bench(struct bench *b, const char *path, struct plan *plan, stru
 	const struct problem *p = &b->problem;
 	if (!p->batch || !p->seqlen_q || !p->seqlen_k)
 		return diag_fail(diag, "There is nothing to time: batch and lengths must be at least 1.");
-	const fagen_problem wish = {.struct_size = sizeof wish, .align = p->align, .batch = p->batch, .heads_q = p->heads_q,
-	                            .heads_kv = p->heads_kv, .seqlen_q = p->seqlen_q, .seqlen_k = p->seqlen_k};
+	const fagen_problem wish = {.struct_size = sizeof wish,
+	                            .align = p->align,
+	                            .batch = p->batch,
+	                            .heads_q = p->heads_q,
+	                            .heads_kv = p->heads_kv,
+	                            .seqlen_q = p->seqlen_q,
+	                            .seqlen_k = p->seqlen_k};
 	*status = EXIT_MACHINE;
 	for (int naive = 0; naive <= (b->options->naive ? 1 : 0); naive++) {
 		fagen_kernel *kernel = NULL;
-		if ((naive ? fagen_kernel_get_naive : fagen_kernel_get)(&kernel, b->rt, spec, &wish, b->options->device, &error) != FAGEN_OK) {
+		if ((naive ? fagen_kernel_get_naive : fagen_kernel_get)(&kernel, b->rt, spec, &wish, b->options->device,
+		                                                        &error) != FAGEN_OK) {
 			error_give(diag, &error, status);
 			goto out;
 		}
@@ -383,8 +422,8 @@ static int bench_run(const struct options *options, char **paths, int count)
 		goto out;
 	if (!options->json) {
 		printf("%s\n", b->gpu.name);
-		printf("%-20s  %-8s  %-8s  %-14s  %10s  %8s  %12s  %9s  %10s\n", "spec", "kernel", "pass", "tile", "ms", "TFLOP/s", "predicted ms",
-		       "pred/meas", "HBM MB");
+		printf("%-20s  %-8s  %-8s  %-14s  %10s  %8s  %12s  %9s  %10s\n", "spec", "kernel", "pass", "tile", "ms",
+		       "TFLOP/s", "predicted ms", "pred/meas", "HBM MB");
 	}
 	status = 0;
 	for (int i = 0; i < count; i++) {
@@ -411,11 +450,17 @@ int cmd_bench(int argc, char **argv)
 {
 	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, DEVICE, NAIVE, JSON };
 	static const struct option longs[] = {
-		{"batch", required_argument, NULL, BATCH}, {"heads", required_argument, NULL, HEADS},
-		{"heads-kv", required_argument, NULL, HEADS_KV}, {"seq", required_argument, NULL, SEQ},
-		{"seq-q", required_argument, NULL, SEQ_Q}, {"seq-k", required_argument, NULL, SEQ_K},
-		{"device", required_argument, NULL, DEVICE}, {"naive", no_argument, NULL, NAIVE},
-		{"json", no_argument, NULL, JSON}, {"help", no_argument, NULL, 'h'}, {0},
+		{"batch", required_argument, NULL, BATCH},
+		{"heads", required_argument, NULL, HEADS},
+		{"heads-kv", required_argument, NULL, HEADS_KV},
+		{"seq", required_argument, NULL, SEQ},
+		{"seq-q", required_argument, NULL, SEQ_Q},
+		{"seq-k", required_argument, NULL, SEQ_K},
+		{"device", required_argument, NULL, DEVICE},
+		{"naive", no_argument, NULL, NAIVE},
+		{"json", no_argument, NULL, JSON},
+		{"help", no_argument, NULL, 'h'},
+		{0},
 	};
 	struct options o = {-1, -1, -1, -1, -1, 0, false, false};
 	int64_t device = 0;
@@ -426,10 +471,16 @@ int cmd_bench(int argc, char **argv)
 		case BATCH: bad |= number_read(&o.batch, "batch", optarg, 1); break;
 		case HEADS: bad |= number_read(&o.heads, "heads", optarg, 1); break;
 		case HEADS_KV: bad |= number_read(&o.heads_kv, "heads-kv", optarg, 1); break;
-		case SEQ: bad |= number_read(&o.seq_q, "seq", optarg, 1); o.seq_k = o.seq_q; break;
+		case SEQ:
+			bad |= number_read(&o.seq_q, "seq", optarg, 1);
+			o.seq_k = o.seq_q;
+			break;
 		case SEQ_Q: bad |= number_read(&o.seq_q, "seq-q", optarg, 1); break;
 		case SEQ_K: bad |= number_read(&o.seq_k, "seq-k", optarg, 1); break;
-		case DEVICE: bad |= number_read(&device, "device", optarg, 0); o.device = (int)device; break;
+		case DEVICE:
+			bad |= number_read(&device, "device", optarg, 0);
+			o.device = (int)device;
+			break;
 		case NAIVE: o.naive = true; break;
 		case JSON: o.json = true; break;
 		case 'h': usage(stdout); return EXIT_SUCCESS;

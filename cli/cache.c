@@ -16,7 +16,8 @@ static void usage(FILE *out)
 	      "  path     the folder alone\n"
 	      "  verify   read and check every entry; exit status 4 if one is damaged\n"
 	      "  gc       remove what was not used for longest, above FAGEN_CACHE_MAX_SIZE, and lost temporary files\n"
-	      "  clear    remove every kernel\n", out);
+	      "  clear    remove every kernel\n",
+	      out);
 }
 
 /* "3.4 MiB" */
@@ -51,7 +52,8 @@ static int show_stats(struct store *store, bool verify, bool json)
 	const bool exists = store_stats(&stats, store, verify) == 0;
 	if (json) {
 		static const char *const names[] = {"entries", "bytes", "stray", "damaged"};
-		print_json(store, names, (const uint64_t[]){stats.entries, stats.bytes, stats.stray, stats.damaged}, verify ? 4 : 3);
+		print_json(store, names, (const uint64_t[]){stats.entries, stats.bytes, stats.stray, stats.damaged},
+		           verify ? 4 : 3);
 	} else if (!exists) {
 		printf("%s: nothing kept yet\n", *store_dir(store) ? store_dir(store) : "memory only");
 	} else {
@@ -59,9 +61,11 @@ static int show_stats(struct store *store, bool verify, bool json)
 		print_size(&size, stats.bytes);
 		printf("%s\n%" PRIu64 " kernels, %s", store_dir(store), stats.entries, text_str(&size));
 		if (verify)
-			printf("; %" PRIu64 " damaged%s", stats.damaged, stats.damaged ? " (each is made again at its next use)" : "");
+			printf("; %" PRIu64 " damaged%s", stats.damaged,
+			       stats.damaged ? " (each is made again at its next use)" : "");
 		if (stats.stray)
-			printf("; %" PRIu64 " stray files (`fagen cache gc` removes them once they are an hour old)", stats.stray);
+			printf("; %" PRIu64 " stray files (`fagen cache gc` removes them once they are an hour old)",
+			       stats.stray);
 		putchar('\n');
 		text_free(&size);
 	}
@@ -78,7 +82,8 @@ static void show_freed(struct store *store, const char *name, uint64_t value, bo
 		printf("%s: freed %s\n", *store_dir(store) ? store_dir(store) : "memory only", text_str(&size));
 		text_free(&size);
 	} else {
-		printf("%s: removed %" PRIu64 " kernels\n", *store_dir(store) ? store_dir(store) : "memory only", value);
+		printf("%s: removed %" PRIu64 " kernels\n", *store_dir(store) ? store_dir(store) : "memory only",
+		       value);
 	}
 }
 
@@ -99,7 +104,8 @@ int cmd_cache(int argc, char **argv)
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 		found |= strcmp(what, known[i]) == 0;
 	if (!found || optind + 1 < argc) {
-		fprintf(stderr, "fagen: error: %s '%s'\n", found ? "unexpected argument" : "fagen cache knows no", found ? argv[optind + 1] : what);
+		fprintf(stderr, "fagen: error: %s '%s'\n", found ? "unexpected argument" : "fagen cache knows no",
+		        found ? argv[optind + 1] : what);
 		usage(stderr);
 		return EXIT_USAGE;
 	}

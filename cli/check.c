@@ -21,8 +21,13 @@ static const int status_exits[] = {EXIT_SUCCESS, EXIT_CHECK, EXIT_REQUEST, EXIT_
 
 /* What is run when no case is given: each input and layout once, lengths on both sides of equal. */
 static const char *const default_cases[] = {
-	"gauss,bhsd", "outlier,bshd,q257,k257,seed2", "lowrank,fat,q129,k384,seed3", "huge,mixed,q384,k129,seed4",
-	"const,odd,q65,k65,seed5", "gauss,size1,b1,q1,k1000,seed6", "gauss,flip,q1000,k1000,seed7",
+	"gauss,bhsd",
+	"outlier,bshd,q257,k257,seed2",
+	"lowrank,fat,q129,k384,seed3",
+	"huge,mixed,q384,k129,seed4",
+	"const,odd,q65,k65,seed5",
+	"gauss,size1,b1,q1,k1000,seed6",
+	"gauss,flip,q1000,k1000,seed7",
 };
 
 static void usage(FILE *f)
@@ -37,7 +42,8 @@ static void usage(FILE *f)
 	      "  --naive       check the naive kernels\n"
 	      "  --json        one object per case\n\n"
 	      "SPEC:CASE, as printed for every case, runs that case alone.\n"
-	      "exit status: 0 all right, 1 the spec or request is wrong, 2 usage, 3 no GPU, driver or compiler, 4 a check failed\n", f);
+	      "exit status: 0 all right, 1 the spec or request is wrong, 2 usage, 3 no GPU, driver or compiler, 4 a check failed\n",
+	      f);
 }
 
 static void outcome_print(const struct check_outcome *o, const struct check_case *c, const struct options *options)
@@ -48,7 +54,9 @@ static void outcome_print(const struct check_outcome *o, const struct check_case
 		printf("%-8s %s", status_words[o->status], name);
 		for (int i = 0; i < o->tensor_count; i++)
 			printf("  %s %.2g/%.2g", o->tensor[i].name, o->tensor[i].worst, o->tensor[i].bound);
-		printf("%s\n", o->by_naive ? "  (against the naive kernels)" : o->sampled ? "  (a sample of heads)" : "");
+		printf("%s\n", o->by_naive  ? "  (against the naive kernels)"
+		               : o->sampled ? "  (a sample of heads)"
+		                            : "");
 		if (*o->text)
 			printf("         %s\n", o->text);
 		return;
@@ -71,7 +79,8 @@ static void outcome_print(const struct check_outcome *o, const struct check_case
 	text_free(&t);
 }
 
-static int case_run(const struct check_case *c, fagen_runtime *rt, const fagen_spec *spec, const struct options *options)
+static int case_run(const struct check_case *c, fagen_runtime *rt, const fagen_spec *spec,
+                    const struct options *options)
 {
 	struct check_outcome outcome;
 	check_run(&outcome, c, rt, spec, &(struct check_options){.device = options->device, .naive = options->naive});
@@ -127,8 +136,9 @@ static int argument_run(const char *argument, fagen_runtime *rt, const struct op
 int cmd_check(int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{"case", required_argument, NULL, 'c'}, {"device", required_argument, NULL, 'D'}, {"naive", no_argument, NULL, 'n'},
-		{"json", no_argument, NULL, 'j'},       {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0}};
+		{"case", required_argument, NULL, 'c'}, {"device", required_argument, NULL, 'D'},
+		{"naive", no_argument, NULL, 'n'},      {"json", no_argument, NULL, 'j'},
+		{"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0}};
 	struct options options = {0};
 	char *end;
 	for (int o; (o = getopt_long(argc, argv, "h", longs, NULL)) >= 0;)
@@ -143,7 +153,9 @@ int cmd_check(int argc, char **argv)
 		case 'D':
 			options.device = (int)strtol(optarg, &end, 10);
 			if (end == optarg || *end || options.device < 0) {
-				fprintf(stderr, "error: --device %s: expected the number of a CUDA device, 0 or more.\n", optarg);
+				fprintf(stderr,
+				        "error: --device %s: expected the number of a CUDA device, 0 or more.\n",
+				        optarg);
 				return EXIT_USAGE;
 			}
 			break;

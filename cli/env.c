@@ -12,13 +12,14 @@
 
 /* Every variable that fagen reads. */
 static const char *const variables[] = {
-	"FAGEN_CACHE_DIR", "FAGEN_CACHE_MAX_SIZE", "FAGEN_LOCK_TIMEOUT", "FAGEN_NVRTC", "FAGEN_TEMPLATES",
-	"XDG_CACHE_HOME", "CUDA_HOME", "CUDA_PATH", "NV_NVVM_VERSION", "NVRTC_APPEND_FLAGS",
+	"FAGEN_CACHE_DIR", "FAGEN_CACHE_MAX_SIZE", "FAGEN_LOCK_TIMEOUT", "FAGEN_NVRTC",
+	"FAGEN_TEMPLATES", "XDG_CACHE_HOME",       "CUDA_HOME",          "CUDA_PATH",
+	"NV_NVVM_VERSION", "NVRTC_APPEND_FLAGS",
 };
 enum { VARIABLE_COUNT = sizeof variables / sizeof *variables, GPUS_MAX = 64 };
 
 struct findings {
-	int driver_version;          /* 0: none usable */
+	int driver_version; /* 0: none usable */
 	char driver_path[1024];
 	struct diag driver_error;
 	int gpu_count;
@@ -79,16 +80,17 @@ static void print_text(const struct findings *f)
 {
 	printf("fagen        %s\n", FAGEN_VERSION);
 	if (f->driver_version)
-		printf("driver       CUDA %d.%d, %s\n", f->driver_version / 1000, f->driver_version % 1000 / 10, f->driver_path);
+		printf("driver       CUDA %d.%d, %s\n", f->driver_version / 1000, f->driver_version % 1000 / 10,
+		       f->driver_path);
 	else
 		printf("driver       none usable\n");
 	print_indented(text_str(&f->driver_error.text));
 	for (int i = 0; i < f->gpu_count; i++) {
 		const struct gpu *gpu = &f->gpu[i];
 		const struct target *target = target_for_cc(gpu->cc);
-		printf("GPU %-8d %s: compute capability %d.%d, %d SMs, %.1f GiB, %d KiB shared memory a CTA, kernels for %s\n", i, gpu->name,
-		       gpu->cc / 10, gpu->cc % 10, gpu->sms, (double)gpu->memory_bytes / (1 << 30), gpu->smem_block / 1024,
-		       target ? target->name : "no target of fagen");
+		printf("GPU %-8d %s: compute capability %d.%d, %d SMs, %.1f GiB, %d KiB shared memory a CTA, kernels for %s\n",
+		       i, gpu->name, gpu->cc / 10, gpu->cc % 10, gpu->sms, (double)gpu->memory_bytes / (1 << 30),
+		       gpu->smem_block / 1024, target ? target->name : "no target of fagen");
 	}
 	if (f->driver_version && f->gpu_count == 0)
 		printf("GPU          none\n");
@@ -101,7 +103,8 @@ static void print_text(const struct findings *f)
 	print_indented(text_str(&f->nvrtc_error.text));
 	printf("cache        %s", *f->cache_dir ? f->cache_dir : "memory only");
 	if (f->cache.entries)
-		printf(" (%llu kernels, %.1f MiB)", (unsigned long long)f->cache.entries, (double)f->cache.bytes / (1 << 20));
+		printf(" (%llu kernels, %.1f MiB)", (unsigned long long)f->cache.entries,
+		       (double)f->cache.bytes / (1 << 20));
 	putchar('\n');
 	print_indented(f->cache_note);
 	printf("templates    %s\n", f->templates ? f->templates : "built in");
@@ -132,8 +135,8 @@ static void print_json(const struct findings *f)
 		const struct target *target = target_for_cc(gpu->cc);
 		text_puts(&out, i ? ",\n  {" : "\n  {");
 		json_field(&out, "name", gpu->name);
-		text_addf(&out, ", \"cc\": %d, \"sms\": %d, \"memory_bytes\": %llu, \"smem_block\": %d, ", gpu->cc, gpu->sms,
-		          (unsigned long long)gpu->memory_bytes, gpu->smem_block);
+		text_addf(&out, ", \"cc\": %d, \"sms\": %d, \"memory_bytes\": %llu, \"smem_block\": %d, ", gpu->cc,
+		          gpu->sms, (unsigned long long)gpu->memory_bytes, gpu->smem_block);
 		json_field(&out, "target", target ? target->name : "");
 		text_puts(&out, "}");
 	}
@@ -171,7 +174,8 @@ int cmd_env(int argc, char **argv)
 		json = true;
 	if (c != -1 || optind < argc) {
 		fputs("usage: fagen env [--json]\n"
-		      "What was found on this machine and where: driver, GPUs, NVRTC, cache, templates, variables.\n", c == 'h' ? stdout : stderr);
+		      "What was found on this machine and where: driver, GPUs, NVRTC, cache, templates, variables.\n",
+		      c == 'h' ? stdout : stderr);
 		return c == 'h' ? 0 : EXIT_USAGE;
 	}
 	fagen_runtime *rt = NULL;

@@ -58,19 +58,19 @@ static int request_read(struct request *r, int argc, char **argv)
 {
 	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, ALIGN, GPU, TARGET, PASS, JSON };
 	static const struct option options[] = {
-	    {"batch", required_argument, NULL, BATCH},
-	    {"heads", required_argument, NULL, HEADS},
-	    {"heads-kv", required_argument, NULL, HEADS_KV},
-	    {"seq", required_argument, NULL, SEQ},
-	    {"seq-q", required_argument, NULL, SEQ_Q},
-	    {"seq-k", required_argument, NULL, SEQ_K},
-	    {"align", required_argument, NULL, ALIGN},
-	    {"gpu", required_argument, NULL, GPU},
-	    {"target", required_argument, NULL, TARGET},
-	    {"pass", required_argument, NULL, PASS},
-	    {"json", no_argument, NULL, JSON},
-	    {"help", no_argument, NULL, 'h'},
-	    {NULL, 0, NULL, 0},
+		{"batch", required_argument, NULL, BATCH},
+		{"heads", required_argument, NULL, HEADS},
+		{"heads-kv", required_argument, NULL, HEADS_KV},
+		{"seq", required_argument, NULL, SEQ},
+		{"seq-q", required_argument, NULL, SEQ_Q},
+		{"seq-k", required_argument, NULL, SEQ_K},
+		{"align", required_argument, NULL, ALIGN},
+		{"gpu", required_argument, NULL, GPU},
+		{"target", required_argument, NULL, TARGET},
+		{"pass", required_argument, NULL, PASS},
+		{"json", no_argument, NULL, JSON},
+		{"help", no_argument, NULL, 'h'},
+		{NULL, 0, NULL, 0},
 	};
 	int option, index = 0, bad = 0;
 	int64_t align = 0;
@@ -78,26 +78,16 @@ static int request_read(struct request *r, int argc, char **argv)
 	optind = 0; /* starts getopt anew, whoever used it before */
 	while ((option = getopt_long(argc, argv, "h", options, &index)) != -1) {
 		switch (option) {
-		case BATCH:
-			bad |= number_read(&r->batch, "batch", optarg, 0), r->batch_given = true;
-			break;
-		case HEADS:
-			bad |= number_read(&r->heads, "heads", optarg, 1);
-			break;
-		case HEADS_KV:
-			bad |= number_read(&r->heads_kv, "heads-kv", optarg, 1);
-			break;
+		case BATCH: bad |= number_read(&r->batch, "batch", optarg, 0), r->batch_given = true; break;
+		case HEADS: bad |= number_read(&r->heads, "heads", optarg, 1); break;
+		case HEADS_KV: bad |= number_read(&r->heads_kv, "heads-kv", optarg, 1); break;
 		case SEQ:
 			bad |= number_read(&r->seq_q, "seq", optarg, 0);
 			r->seq_k = r->seq_q;
 			r->seq_q_given = r->seq_k_given = true;
 			break;
-		case SEQ_Q:
-			bad |= number_read(&r->seq_q, "seq-q", optarg, 0), r->seq_q_given = true;
-			break;
-		case SEQ_K:
-			bad |= number_read(&r->seq_k, "seq-k", optarg, 0), r->seq_k_given = true;
-			break;
+		case SEQ_Q: bad |= number_read(&r->seq_q, "seq-q", optarg, 0), r->seq_q_given = true; break;
+		case SEQ_K: bad |= number_read(&r->seq_k, "seq-k", optarg, 0), r->seq_k_given = true; break;
 		case ALIGN:
 			bad |= number_read(&align, "align", optarg, 2);
 			if (!bad && align != 2 && align != 16) {
@@ -106,12 +96,8 @@ static int request_read(struct request *r, int argc, char **argv)
 			}
 			r->align = (int)align;
 			break;
-		case GPU:
-			r->gpu = optarg;
-			break;
-		case TARGET:
-			r->target = optarg;
-			break;
+		case GPU: r->gpu = optarg; break;
+		case TARGET: r->target = optarg; break;
 		case PASS:
 			if (strcmp(optarg, "forward") == 0) {
 				r->pass = PASS_FORWARD;
@@ -122,14 +108,9 @@ static int request_read(struct request *r, int argc, char **argv)
 				bad = -1;
 			}
 			break;
-		case JSON:
-			r->json = true;
-			break;
-		case 'h':
-			usage(stdout);
-			return -1;
-		default:
-			bad = -1;
+		case JSON: r->json = true; break;
+		case 'h': usage(stdout); return -1;
+		default: bad = -1;
 		}
 	}
 	if (!bad && optind + 1 != argc) {

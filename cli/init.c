@@ -9,7 +9,8 @@
 int cmd_init(int argc, char **argv)
 {
 	if (argc > 2 || (argc == 2 && argv[1][0] == '-' && argv[1][1])) {
-		fputs("usage: fagen init [FILE]    writes a commented spec to FILE, or to the standard output\n", stderr);
+		fputs("usage: fagen init [FILE]    writes a commented spec to FILE, or to the standard output\n",
+		      stderr);
 		return argc == 2 && (strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "--help") == 0) ? 0 : EXIT_USAGE;
 	}
 	const char *path = argc == 2 && strcmp(argv[1], "-") != 0 ? argv[1] : NULL;
@@ -23,7 +24,8 @@ int cmd_init(int argc, char **argv)
 	bool ok = fwrite(text_str(&t), 1, t.len, f) == t.len;
 	ok = (path ? fclose(f) : fflush(f)) == 0 && ok;
 	if (!ok) {
-		fprintf(stderr, "fagen: error: cannot write %s: %s\n", path ? path : "the standard output", strerror(errno));
+		fprintf(stderr, "fagen: error: cannot write %s: %s\n", path ? path : "the standard output",
+		        strerror(errno));
 		if (path)
 			remove(path);
 	} else if (path) {

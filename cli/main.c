@@ -43,10 +43,16 @@ struct options {
 
 static const char *const pass_names[PASS_COUNT] = {"forward", "backward"};
 
-static const struct { char letter; const char *what; } dumps[] = {
-	{'s', "the spec, defaults filled in (valid YAML)"}, {'g', "the program: mask, score, bounds derived from them"},
-	{'p', "the plan, with every candidate"},            {'r', "the recipe: kernels, grids, workspace"},
-	{'e', "the emitted source"},                        {'k', "the cache key, record by record"},
+static const struct {
+	char letter;
+	const char *what;
+} dumps[] = {
+	{'s', "the spec, defaults filled in (valid YAML)"},
+	{'g', "the program: mask, score, bounds derived from them"},
+	{'p', "the plan, with every candidate"},
+	{'r', "the recipe: kernels, grids, workspace"},
+	{'e', "the emitted source"},
+	{'k', "the cache key, record by record"},
 	{'n', "the compiler's report"},
 };
 
@@ -60,15 +66,17 @@ static int build_source(struct build *b, fagen_runtime *rt)
 {
 	const struct spec *spec = &b->input->spec;
 	const struct program *program = &b->input->program;
-	return plan_make(&b->plan, spec, program, b->target, device_for_target(b->target), &spec->assume, b->pass, &b->diag) ||
-	               source_emit(&b->source, spec, program, &b->plan, runtime_templates(rt), &b->diag)
-	           ? -1
-	           : 0;
+	return plan_make(&b->plan, spec, program, b->target, device_for_target(b->target), &spec->assume, b->pass,
+	                 &b->diag) ||
+	                       source_emit(&b->source, spec, program, &b->plan, runtime_templates(rt), &b->diag)
+	               ? -1
+	               : 0;
 }
 
 static int build_cubin(struct build *b, fagen_runtime *rt)
 {
-	return cubin_get(&b->cubin, runtime_store(rt), runtime_compiler(rt), &b->source, b->target, &b->plan.recipe, &b->diag);
+	return cubin_get(&b->cubin, runtime_store(rt), runtime_compiler(rt), &b->source, b->target, &b->plan.recipe,
+	                 &b->diag);
 }
 
 static void usage(FILE *f)
@@ -86,12 +94,14 @@ static void usage(FILE *f)
 	      "  --emit KIND      write cu, ptx or cubin of one target and pass instead of the table\n"
 	      "  -o FILE          where --emit writes; - is the standard output (default)\n"
 	      "  -j N             compile N at a time (default: one for each CPU)\n"
-	      "  -d LETTERS       dump stages to the standard error:\n", f);
+	      "  -d LETTERS       dump stages to the standard error:\n",
+	      f);
 	for (size_t i = 0; i < sizeof dumps / sizeof *dumps; i++)
 		fprintf(f, "                     %c  %s\n", dumps[i].letter, dumps[i].what);
 	fputs("  --json           the table as JSON\n"
 	      "  --version, -h, --help\n\n"
-	      "exit status: 0 done, 1 the spec or request is wrong, 2 usage, 3 the machine lacks something, 4 a check failed\n", f);
+	      "exit status: 0 done, 1 the spec or request is wrong, 2 usage, 3 the machine lacks something, 4 a check failed\n",
+	      f);
 }
 
 static void dump_input(const struct input *in, const char *letters)
@@ -145,7 +155,8 @@ static void *pool_work(void *arg)
 		b->failed = build_source(b, pool->rt) || build_cubin(b, pool->rt);
 		const int done = atomic_fetch_add(&pool->done, 1) + 1;
 		if (pool->progress)
-			fprintf(stderr, "\r\033[K[%d/%d] %s %s %s", done, pool->count, b->input->spec.name, b->target->name, pass_names[b->pass]);
+			fprintf(stderr, "\r\033[K[%d/%d] %s %s %s", done, pool->count, b->input->spec.name,
+			        b->target->name, pass_names[b->pass]);
 	}
 	return NULL;
 }
@@ -174,8 +185,8 @@ static void table_print(const struct build *build, int count)
 		const int len = (int)strlen(build[i].input->spec.name);
 		name = len > name ? len : name;
 	}
-	printf("%-*s  %-7s  %-8s  %-8s  %-14s  %6s  %4s  %6s  %8s  %8s  %-8s  %s\n", name, "spec", "target", "pass", "template", "tile",
-	       "smem", "regs", "spills", "pred. us", "TFLOP/s", "bound by", "cubin");
+	printf("%-*s  %-7s  %-8s  %-8s  %-14s  %6s  %4s  %6s  %8s  %8s  %-8s  %s\n", name, "spec", "target", "pass",
+	       "template", "tile", "smem", "regs", "spills", "pred. us", "TFLOP/s", "bound by", "cubin");
 	int compiled = 0, cached = 0, failed = 0;
 	for (int i = 0; i < count; i++) {
 		const struct build *b = &build[i];
@@ -189,9 +200,11 @@ static void table_print(const struct build *build, int count)
 		if (b->cubin.from_store)
 			snprintf(made, sizeof made, "%zu B, cached", b->cubin.code_len);
 		else
-			snprintf(made, sizeof made, "%zu B, compiled in %.0f ms", b->cubin.code_len, b->cubin.compile_ms);
-		printf("%-*s  %-7s  %-8s  %-8s  %-14s  %5.1fK  %4d  %6d  %8.1f  %8.1f  %-8s  %s\n", name, b->input->spec.name, b->target->name,
-		       pass_names[b->pass], b->plan.templ, tile, b->cubin.smem_bytes / 1024.0, b->cubin.registers, b->cubin.spill_bytes, c->time_us,
+			snprintf(made, sizeof made, "%zu B, compiled in %.0f ms", b->cubin.code_len,
+			         b->cubin.compile_ms);
+		printf("%-*s  %-7s  %-8s  %-8s  %-14s  %5.1fK  %4d  %6d  %8.1f  %8.1f  %-8s  %s\n", name,
+		       b->input->spec.name, b->target->name, pass_names[b->pass], b->plan.templ, tile,
+		       b->cubin.smem_bytes / 1024.0, b->cubin.registers, b->cubin.spill_bytes, c->time_us,
 		       b->plan.useful_flop / c->time_us * 1e-6, cost_names[c->bound_by], made);
 		b->cubin.from_store ? cached++ : compiled++;
 	}
@@ -227,10 +240,15 @@ static void table_json(const struct build *build, int count)
 		const struct candidate *c = &b->plan.candidate[b->plan.chosen];
 		text_puts(&t, first ? "\n  {\"spec\": " : ",\n  {\"spec\": ");
 		text_json(&t, b->input->spec.name);
-		text_addf(&t, ", \"target\": \"%s\", \"pass\": \"%s\", \"template\": \"%s\", \"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d",
-		          b->target->name, pass_names[b->pass], b->plan.templ, c->tile_m, c->tile_n, c->warps, c->stages);
-		text_addf(&t, ", \"smem_bytes\": %d, \"registers\": %d, \"spill_bytes\": %d, \"predicted_us\": %.3f, \"bound_by\": \"%s\"",
-		          b->cubin.smem_bytes, b->cubin.registers, b->cubin.spill_bytes, c->time_us, cost_names[c->bound_by]);
+		text_addf(
+			&t,
+			", \"target\": \"%s\", \"pass\": \"%s\", \"template\": \"%s\", \"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d",
+			b->target->name, pass_names[b->pass], b->plan.templ, c->tile_m, c->tile_n, c->warps, c->stages);
+		text_addf(
+			&t,
+			", \"smem_bytes\": %d, \"registers\": %d, \"spill_bytes\": %d, \"predicted_us\": %.3f, \"bound_by\": \"%s\"",
+			b->cubin.smem_bytes, b->cubin.registers, b->cubin.spill_bytes, c->time_us,
+			cost_names[c->bound_by]);
 		text_addf(&t, ", \"cubin_bytes\": %zu, \"cached\": %s, \"compile_ms\": %.1f}", b->cubin.code_len,
 		          b->cubin.from_store ? "true" : "false", b->cubin.compile_ms);
 		first = 0;
@@ -273,7 +291,8 @@ static int emit_one(struct build *b, fagen_runtime *rt, const struct options *op
 	} else if (strcmp(opt->emit, "cu") == 0) {
 		status = file_write(opt->output, b->source.data, b->source.len) == 0 ? 0 : EXIT_MACHINE;
 	} else if (strcmp(opt->emit, "ptx") == 0) {
-		if (compiler_ptx(&ptx, runtime_compiler(rt), &b->source, b->target, &b->diag) == 0 && file_write(opt->output, ptx.data, ptx.len) == 0)
+		if (compiler_ptx(&ptx, runtime_compiler(rt), &b->source, b->target, &b->diag) == 0 &&
+		    file_write(opt->output, ptx.data, ptx.len) == 0)
 			status = 0;
 	} else if (build_cubin(b, rt) == 0 && file_write(opt->output, b->cubin.code, b->cubin.code_len) == 0) {
 		status = 0;
@@ -295,9 +314,11 @@ static struct build *builds_list(int *count, const struct input *input, int inpu
 	for (int i = 0; build && i < inputs; i++)
 		for (int t = 0; t < TARGET_COUNT; t++)
 			for (int pass = 0; pass < PASS_COUNT; pass++) {
-				const bool asked = opt->target ? strcmp(opt->target, target_table[t].name) == 0 : input[i].spec.targets[t];
+				const bool asked = opt->target ? strcmp(opt->target, target_table[t].name) == 0
+				                               : input[i].spec.targets[t];
 				if (asked && input[i].spec.passes[pass] && (opt->pass < 0 || opt->pass == pass))
-					build[(*count)++] = (struct build){.input = &input[i], .target = &target_table[t], .pass = pass};
+					build[(*count)++] = (struct build){
+						.input = &input[i], .target = &target_table[t], .pass = pass};
 			}
 	return build;
 }
@@ -334,7 +355,9 @@ static int run(const struct options *opt, char **paths, int path_count) /* path_
 	}
 	if (opt->emit) {
 		if (count > 1) {
-			fprintf(stderr, "fagen: error: --emit writes one kernel, but %d are asked for; name one with --target and --pass\n", count);
+			fprintf(stderr,
+			        "fagen: error: --emit writes one kernel, but %d are asked for; name one with --target and --pass\n",
+			        count);
 			goto out;
 		}
 		status = emit_one(&build[0], rt, opt);
@@ -364,7 +387,8 @@ static int run(const struct options *opt, char **paths, int path_count) /* path_
 		if (*note)
 			fprintf(stderr, "warning: %s\n", note);
 		else
-			printf("cache: %s\n", *store_dir(runtime_store(rt)) ? store_dir(runtime_store(rt)) : "memory only");
+			printf("cache: %s\n",
+			       *store_dir(runtime_store(rt)) ? store_dir(runtime_store(rt)) : "memory only");
 	}
 out:
 	for (int i = 0; i < count; i++) {
@@ -382,9 +406,12 @@ static int cmd_build(int argc, char **argv)
 {
 	enum { OPT_TARGET = 256, OPT_PASS, OPT_EMIT, OPT_JSON, OPT_VERSION };
 	static const struct option longs[] = {
-		{"target", required_argument, NULL, OPT_TARGET}, {"pass", required_argument, NULL, OPT_PASS},
-		{"emit", required_argument, NULL, OPT_EMIT},     {"json", no_argument, NULL, OPT_JSON},
-		{"version", no_argument, NULL, OPT_VERSION},     {"help", no_argument, NULL, 'h'},
+		{"target", required_argument, NULL, OPT_TARGET},
+		{"pass", required_argument, NULL, OPT_PASS},
+		{"emit", required_argument, NULL, OPT_EMIT},
+		{"json", no_argument, NULL, OPT_JSON},
+		{"version", no_argument, NULL, OPT_VERSION},
+		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
 	struct options opt = {.pass = -1, .jobs = (int)sysconf(_SC_NPROCESSORS_ONLN)};
@@ -400,7 +427,9 @@ static int cmd_build(int argc, char **argv)
 			}
 			break;
 		case OPT_PASS:
-			opt.pass = strcmp(optarg, "forward") == 0 ? PASS_FORWARD : strcmp(optarg, "backward") == 0 ? PASS_BACKWARD : -1;
+			opt.pass = strcmp(optarg, "forward") == 0    ? PASS_FORWARD
+			           : strcmp(optarg, "backward") == 0 ? PASS_BACKWARD
+			                                             : -1;
 			if (opt.pass < 0) {
 				fprintf(stderr, "fagen: error: no pass '%s'; want forward or backward\n", optarg);
 				return EXIT_USAGE;
@@ -421,7 +450,8 @@ static int cmd_build(int argc, char **argv)
 			for (size_t i = 0; i < sizeof dumps / sizeof *dumps; i++)
 				known[i] = dumps[i].letter;
 			if (optarg[strspn(optarg, known)]) {
-				fprintf(stderr, "fagen: error: -d %s: no stage '%c'; want letters of %s\n", optarg, optarg[strspn(optarg, known)], known);
+				fprintf(stderr, "fagen: error: -d %s: no stage '%c'; want letters of %s\n", optarg,
+				        optarg[strspn(optarg, known)], known);
 				return EXIT_USAGE;
 			}
 			opt.dump = optarg;
@@ -459,7 +489,10 @@ static int cmd_build(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-	static const struct { const char *name; int (*run)(int, char **); } commands[] = {
+	static const struct {
+		const char *name;
+		int (*run)(int, char **);
+	} commands[] = {
 		{"explain", cmd_explain}, {"check", cmd_check}, {"bench", cmd_bench},
 		{"cache", cmd_cache},     {"env", cmd_env},     {"init", cmd_init},
 	};

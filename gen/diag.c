@@ -61,7 +61,7 @@ static void caret_print(struct diag *d, struct place place)
 		size_t n = text_utf8(text + i, len - i);
 		const unsigned char c = (unsigned char)text[i];
 		const bool odd =
-		    !n || (c < 0x20 && c != '\t') || c == 0x7F || (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0);
+			!n || (c < 0x20 && c != '\t') || c == 0x7F || (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0);
 		n = n ? n : 1;
 		text_add(&d->text, odd ? "?" : text + i, odd ? 1 : n);
 		if (i < caret)

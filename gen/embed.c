@@ -56,7 +56,8 @@ static int file_read(struct text *out, const char *name, const char *dir, struct
 	if (ferror(file))
 		rc = diag_fail(diag, "cannot read the template %s: it is a folder or the disk failed", text_str(&path));
 	else if (out->len == before || memchr(out->data + before, 0, out->len - before))
-		rc = diag_fail(diag, "the template %s is empty or holds a zero byte: it must be CUDA source text", text_str(&path));
+		rc = diag_fail(diag, "the template %s is empty or holds a zero byte: it must be CUDA source text",
+		               text_str(&path));
 	fclose(file);
 	text_free(&path);
 	return rc;

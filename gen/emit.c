@@ -60,8 +60,9 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},
 		{"SMEM_BYTES", "int", tile->smem_bytes, 0, "dynamic shared memory"},
 	};
-	text_puts(out, "#define DEVICE static __device__ __forceinline__\n"
-	               "#pragma nv_diag_suppress 177 // the constants are always all here; no kernel uses every one\n\n");
+	text_puts(out,
+	          "#define DEVICE static __device__ __forceinline__\n"
+	          "#pragma nv_diag_suppress 177 // the constants are always all here; no kernel uses every one\n\n");
 	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
 		constant_print(out, &constants[i]);
 	text_addf(out, "\nstruct Fp16;\nstruct Bf16;\nusing Element = %s; // of Q, K, V, O and their gradients\n\n",
@@ -89,15 +90,16 @@ static void provenance_print(struct text *out, const struct program *program, co
 	static const char *const passes[PASS_COUNT] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward"};
 	const struct candidate *tile = &plan->candidate[plan->chosen];
 	struct text body = {0};
-	text_addf(out,
-	          "// Exact attention, %s pass, %s for %s. Written by fagen %s; this text belongs to whoever had it written.\n"
-	          "// Alone it is all that is compiled.\n",
-	          passes[plan->pass], plan->templ, plan->target->name, FAGEN_VERSION);
+	text_addf(
+		out,
+		"// Exact attention, %s pass, %s for %s. Written by fagen %s; this text belongs to whoever had it written.\n"
+		"// Alone it is all that is compiled.\n",
+		passes[plan->pass], plan->templ, plan->target->name, FAGEN_VERSION);
 	program_print(&body, program);
 	comment_print(out, "Program", &body);
 	text_free(&body);
-	text_addf(&body, "tile      %d x %d\nwarps     %d\nstages    %d\nsmem      %d bytes\n", tile->tile_m, tile->tile_n, tile->warps,
-	          tile->stages, tile->smem_bytes);
+	text_addf(&body, "tile      %d x %d\nwarps     %d\nstages    %d\nsmem      %d bytes\n", tile->tile_m,
+	          tile->tile_n, tile->warps, tile->stages, tile->smem_bytes);
 	comment_print(out, "Plan", &body);
 	text_free(&body);
 	recipe_print(&body, &plan->recipe);

@@ -10,29 +10,20 @@
 #include <string.h>
 
 const char *const expr_names[NAME_COUNT] = {
-	[NAME_B] = "b", [NAME_H] = "h", [NAME_Q] = "q", [NAME_K] = "k", [NAME_SQ] = "sq",
+	[NAME_B] = "b",   [NAME_H] = "h",   [NAME_Q] = "q",   [NAME_K] = "k", [NAME_SQ] = "sq",
 	[NAME_SK] = "sk", [NAME_HQ] = "hq", [NAME_HK] = "hk", [NAME_S] = "s",
 };
 
 const struct expr_op_row expr_ops[EXPR_OP_COUNT] = {
-	[EXPR_CONST] = {"constant", 0, 0, FORM_ATOM, false},
-	[EXPR_NAME] = {"name", 0, 0, FORM_ATOM, false},
-	[EXPR_NEG] = {"-", 1, 8, FORM_PREFIX, false},
-	[EXPR_ABS] = {"abs", 1, 9, FORM_CALL, false},
-	[EXPR_NOT] = {"!", 1, 8, FORM_PREFIX, false},
-	[EXPR_ADD] = {"+", 2, 6, FORM_INFIX, true},
-	[EXPR_SUB] = {"-", 2, 6, FORM_INFIX, false},
-	[EXPR_MUL] = {"*", 2, 7, FORM_INFIX, true},
-	[EXPR_DIV] = {"/", 2, 7, FORM_INFIX, false},
-	[EXPR_MOD] = {"%", 2, 7, FORM_INFIX, false},
-	[EXPR_MIN] = {"min", 2, 9, FORM_CALL, true},
-	[EXPR_MAX] = {"max", 2, 9, FORM_CALL, true},
-	[EXPR_LT] = {"<", 2, 5, FORM_INFIX, false},
-	[EXPR_LE] = {"<=", 2, 5, FORM_INFIX, false},
-	[EXPR_EQ] = {"==", 2, 4, FORM_INFIX, true},
-	[EXPR_NE] = {"!=", 2, 4, FORM_INFIX, true},
-	[EXPR_AND] = {"&&", 2, 3, FORM_INFIX, true},
-	[EXPR_OR] = {"||", 2, 2, FORM_INFIX, true},
+	[EXPR_CONST] = {"constant", 0, 0, FORM_ATOM, false}, [EXPR_NAME] = {"name", 0, 0, FORM_ATOM, false},
+	[EXPR_NEG] = {"-", 1, 8, FORM_PREFIX, false},        [EXPR_ABS] = {"abs", 1, 9, FORM_CALL, false},
+	[EXPR_NOT] = {"!", 1, 8, FORM_PREFIX, false},        [EXPR_ADD] = {"+", 2, 6, FORM_INFIX, true},
+	[EXPR_SUB] = {"-", 2, 6, FORM_INFIX, false},         [EXPR_MUL] = {"*", 2, 7, FORM_INFIX, true},
+	[EXPR_DIV] = {"/", 2, 7, FORM_INFIX, false},         [EXPR_MOD] = {"%", 2, 7, FORM_INFIX, false},
+	[EXPR_MIN] = {"min", 2, 9, FORM_CALL, true},         [EXPR_MAX] = {"max", 2, 9, FORM_CALL, true},
+	[EXPR_LT] = {"<", 2, 5, FORM_INFIX, false},          [EXPR_LE] = {"<=", 2, 5, FORM_INFIX, false},
+	[EXPR_EQ] = {"==", 2, 4, FORM_INFIX, true},          [EXPR_NE] = {"!=", 2, 4, FORM_INFIX, true},
+	[EXPR_AND] = {"&&", 2, 3, FORM_INFIX, true},         [EXPR_OR] = {"||", 2, 2, FORM_INFIX, true},
 	[EXPR_SELECT] = {"?", 3, 1, FORM_SELECT, false},
 };
 
@@ -46,58 +37,28 @@ static bool op_apply(int64_t *r, enum expr_op op, int64_t a, int64_t b, int64_t 
 {
 	switch (op) {
 	case EXPR_CONST:
-	case EXPR_NAME:
-		*r = 0;
-		return true;
-	case EXPR_NEG:
-		return !__builtin_sub_overflow((int64_t)0, a, r);
+	case EXPR_NAME: *r = 0; return true;
+	case EXPR_NEG: return !__builtin_sub_overflow((int64_t)0, a, r);
 	case EXPR_ABS:
 		if (a < 0)
 			return !__builtin_sub_overflow((int64_t)0, a, r);
 		*r = a;
 		return true;
-	case EXPR_NOT:
-		*r = !a;
-		return true;
-	case EXPR_ADD:
-		return !__builtin_add_overflow(a, b, r);
-	case EXPR_SUB:
-		return !__builtin_sub_overflow(a, b, r);
-	case EXPR_MUL:
-		return !__builtin_mul_overflow(a, b, r);
-	case EXPR_DIV:
-		*r = floor_div(a, b);
-		return true;
-	case EXPR_MOD:
-		*r = floor_mod(a, b);
-		return true;
-	case EXPR_MIN:
-		*r = a < b ? a : b;
-		return true;
-	case EXPR_MAX:
-		*r = a > b ? a : b;
-		return true;
-	case EXPR_LT:
-		*r = a < b;
-		return true;
-	case EXPR_LE:
-		*r = a <= b;
-		return true;
-	case EXPR_EQ:
-		*r = a == b;
-		return true;
-	case EXPR_NE:
-		*r = a != b;
-		return true;
-	case EXPR_AND:
-		*r = a && b;
-		return true;
-	case EXPR_OR:
-		*r = a || b;
-		return true;
-	case EXPR_SELECT:
-		*r = a ? b : c;
-		return true;
+	case EXPR_NOT: *r = !a; return true;
+	case EXPR_ADD: return !__builtin_add_overflow(a, b, r);
+	case EXPR_SUB: return !__builtin_sub_overflow(a, b, r);
+	case EXPR_MUL: return !__builtin_mul_overflow(a, b, r);
+	case EXPR_DIV: *r = floor_div(a, b); return true;
+	case EXPR_MOD: *r = floor_mod(a, b); return true;
+	case EXPR_MIN: *r = a < b ? a : b; return true;
+	case EXPR_MAX: *r = a > b ? a : b; return true;
+	case EXPR_LT: *r = a < b; return true;
+	case EXPR_LE: *r = a <= b; return true;
+	case EXPR_EQ: *r = a == b; return true;
+	case EXPR_NE: *r = a != b; return true;
+	case EXPR_AND: *r = a && b; return true;
+	case EXPR_OR: *r = a || b; return true;
+	case EXPR_SELECT: *r = a ? b : c; return true;
 	}
 	*r = 0;
 	return true;
@@ -127,8 +88,8 @@ int64_t expr_eval_int(const struct expr_pool *pool, int root, const int64_t valu
 
 static bool node_equal(const struct expr_node *x, const struct expr_node *y)
 {
-	return x->op == y->op && x->type == y->type && x->i == y->i && x->arg[0] == y->arg[0] && x->arg[1] == y->arg[1] &&
-	       x->arg[2] == y->arg[2];
+	return x->op == y->op && x->type == y->type && x->i == y->i && x->arg[0] == y->arg[0] &&
+	       x->arg[1] == y->arg[1] && x->arg[2] == y->arg[2];
 }
 
 static int node_add(struct expr_pool *pool, enum expr_op op, enum expr_type type, int64_t value, int a, int b, int c)
@@ -201,41 +162,27 @@ static bool op_type(enum expr_type *type, const struct expr_pool *pool, enum exp
 		t[j] = pool->node[arg[j]].type;
 	switch (op) {
 	case EXPR_CONST:
-	case EXPR_NAME:
-		return false;
+	case EXPR_NAME: return false;
 	case EXPR_NEG:
-	case EXPR_ABS:
-		*type = t[0];
-		return t[0] != TYPE_BOOL;
-	case EXPR_NOT:
-		*type = TYPE_BOOL;
-		return t[0] == TYPE_BOOL;
+	case EXPR_ABS: *type = t[0]; return t[0] != TYPE_BOOL;
+	case EXPR_NOT: *type = TYPE_BOOL; return t[0] == TYPE_BOOL;
 	case EXPR_ADD:
 	case EXPR_SUB:
 	case EXPR_MUL:
 	case EXPR_MIN:
-	case EXPR_MAX:
-		*type = t[0];
-		return t[0] == t[1] && t[0] != TYPE_BOOL;
+	case EXPR_MAX: *type = t[0]; return t[0] == t[1] && t[0] != TYPE_BOOL;
 	case EXPR_DIV:
 	case EXPR_MOD: /* a positive constant divisor: the result is defined everywhere */
 		*type = TYPE_INT;
-		return t[0] == TYPE_INT && t[1] == TYPE_INT && pool->node[arg[1]].op == EXPR_CONST && pool->node[arg[1]].i > 0;
+		return t[0] == TYPE_INT && t[1] == TYPE_INT && pool->node[arg[1]].op == EXPR_CONST &&
+		       pool->node[arg[1]].i > 0;
 	case EXPR_LT:
-	case EXPR_LE:
-		*type = TYPE_BOOL;
-		return t[0] == TYPE_INT && t[1] == TYPE_INT;
+	case EXPR_LE: *type = TYPE_BOOL; return t[0] == TYPE_INT && t[1] == TYPE_INT;
 	case EXPR_EQ:
-	case EXPR_NE:
-		*type = TYPE_BOOL;
-		return t[0] == t[1] && t[0] != TYPE_FLOAT;
+	case EXPR_NE: *type = TYPE_BOOL; return t[0] == t[1] && t[0] != TYPE_FLOAT;
 	case EXPR_AND:
-	case EXPR_OR:
-		*type = TYPE_BOOL;
-		return t[0] == TYPE_BOOL && t[1] == TYPE_BOOL;
-	case EXPR_SELECT:
-		*type = t[1];
-		return t[0] == TYPE_BOOL && t[1] == t[2];
+	case EXPR_OR: *type = TYPE_BOOL; return t[0] == TYPE_BOOL && t[1] == TYPE_BOOL;
+	case EXPR_SELECT: *type = t[1]; return t[0] == TYPE_BOOL && t[1] == t[2];
 	}
 	return false;
 }
@@ -247,24 +194,18 @@ static int fold_not(struct expr_pool *pool, int x)
 {
 	const struct expr_node n = pool->node[x];
 	switch (n.op) {
-	case EXPR_NOT:
-		return n.arg[0];
-	case EXPR_LT:
-		return expr_make(pool, EXPR_LE, n.arg[1], n.arg[0], -1);
-	case EXPR_LE:
-		return expr_make(pool, EXPR_LT, n.arg[1], n.arg[0], -1);
-	case EXPR_EQ:
-		return expr_make(pool, EXPR_NE, n.arg[0], n.arg[1], -1);
-	case EXPR_NE:
-		return expr_make(pool, EXPR_EQ, n.arg[0], n.arg[1], -1);
+	case EXPR_NOT: return n.arg[0];
+	case EXPR_LT: return expr_make(pool, EXPR_LE, n.arg[1], n.arg[0], -1);
+	case EXPR_LE: return expr_make(pool, EXPR_LT, n.arg[1], n.arg[0], -1);
+	case EXPR_EQ: return expr_make(pool, EXPR_NE, n.arg[0], n.arg[1], -1);
+	case EXPR_NE: return expr_make(pool, EXPR_EQ, n.arg[0], n.arg[1], -1);
 	case EXPR_AND:
 	case EXPR_OR: {
 		const int a = expr_make(pool, EXPR_NOT, n.arg[0], -1, -1);
 		const int b = expr_make(pool, EXPR_NOT, n.arg[1], -1, -1);
 		return expr_make(pool, n.op == EXPR_AND ? EXPR_OR : EXPR_AND, a, b, -1);
 	}
-	default:
-		return KEEP;
+	default: return KEEP;
 	}
 }
 
@@ -273,29 +214,22 @@ static int fold_not(struct expr_pool *pool, int x)
 static int fold_identity(struct expr_pool *pool, enum expr_op op, int a, int b, int c)
 {
 	switch (op) {
-	case EXPR_NEG:
-		return pool->node[a].op == EXPR_NEG ? pool->node[a].arg[0] : KEEP;
+	case EXPR_NEG: return pool->node[a].op == EXPR_NEG ? pool->node[a].arg[0] : KEEP;
 	case EXPR_ABS:
 		if (pool->node[a].op == EXPR_NEG)
 			return expr_make(pool, EXPR_ABS, pool->node[a].arg[0], -1, -1);
 		return pool->node[a].op == EXPR_ABS ? a : KEEP;
-	case EXPR_NOT:
-		return fold_not(pool, a);
-	case EXPR_ADD:
-		return expr_is_const(pool, b, 0) ? a : KEEP;
+	case EXPR_NOT: return fold_not(pool, a);
+	case EXPR_ADD: return expr_is_const(pool, b, 0) ? a : KEEP;
 	case EXPR_SUB:
 		if (expr_is_const(pool, a, 0))
 			return expr_make(pool, EXPR_NEG, b, -1, -1);
 		return expr_is_const(pool, b, 0) ? a : a == b ? expr_const_int(pool, 0) : KEEP;
-	case EXPR_MUL:
-		return expr_is_const(pool, b, 1) ? a : expr_is_const(pool, b, 0) ? b : KEEP;
-	case EXPR_DIV:
-		return expr_is_const(pool, b, 1) ? a : KEEP;
-	case EXPR_MOD:
-		return expr_is_const(pool, b, 1) ? expr_const_int(pool, 0) : KEEP;
+	case EXPR_MUL: return expr_is_const(pool, b, 1) ? a : expr_is_const(pool, b, 0) ? b : KEEP;
+	case EXPR_DIV: return expr_is_const(pool, b, 1) ? a : KEEP;
+	case EXPR_MOD: return expr_is_const(pool, b, 1) ? expr_const_int(pool, 0) : KEEP;
 	case EXPR_MIN:
-	case EXPR_MAX:
-		return a == b ? a : KEEP;
+	case EXPR_MAX: return a == b ? a : KEEP;
 	case EXPR_LT:
 		if (a == b || expr_is_const(pool, b, INT64_MIN) || expr_is_const(pool, a, INT64_MAX))
 			return expr_const_bool(pool, false);
@@ -304,22 +238,17 @@ static int fold_identity(struct expr_pool *pool, enum expr_op op, int a, int b, 
 		if (a == b || expr_is_const(pool, b, INT64_MAX) || expr_is_const(pool, a, INT64_MIN))
 			return expr_const_bool(pool, true);
 		return KEEP;
-	case EXPR_EQ:
-		return a == b ? expr_const_bool(pool, true) : KEEP;
-	case EXPR_NE:
-		return a == b ? expr_const_bool(pool, false) : KEEP;
-	case EXPR_AND:
-		return a == b || expr_is_const(pool, b, true) ? a : expr_is_const(pool, b, false) ? b : KEEP;
-	case EXPR_OR:
-		return a == b || expr_is_const(pool, b, false) ? a : expr_is_const(pool, b, true) ? b : KEEP;
+	case EXPR_EQ: return a == b ? expr_const_bool(pool, true) : KEEP;
+	case EXPR_NE: return a == b ? expr_const_bool(pool, false) : KEEP;
+	case EXPR_AND: return a == b || expr_is_const(pool, b, true) ? a : expr_is_const(pool, b, false) ? b : KEEP;
+	case EXPR_OR: return a == b || expr_is_const(pool, b, false) ? a : expr_is_const(pool, b, true) ? b : KEEP;
 	case EXPR_SELECT:
 		if (pool->node[a].op == EXPR_CONST)
 			return pool->node[a].i ? b : c;
 		if (pool->node[a].op == EXPR_NOT)
 			return expr_make(pool, EXPR_SELECT, pool->node[a].arg[0], c, b);
 		return b == c ? b : KEEP;
-	default:
-		return KEEP;
+	default: return KEEP;
 	}
 }
 
@@ -445,18 +374,12 @@ void expr_print(struct text *out, const struct expr_pool *pool, int root) { prin
 static const char *c_function(enum expr_op op)
 {
 	switch (op) {
-	case EXPR_ABS:
-		return "wide_abs";
-	case EXPR_MIN:
-		return "wide_min";
-	case EXPR_MAX:
-		return "wide_max";
-	case EXPR_DIV:
-		return "floor_div";
-	case EXPR_MOD:
-		return "floor_mod";
-	default:
-		return NULL;
+	case EXPR_ABS: return "wide_abs";
+	case EXPR_MIN: return "wide_min";
+	case EXPR_MAX: return "wide_max";
+	case EXPR_DIV: return "floor_div";
+	case EXPR_MOD: return "floor_mod";
+	default: return NULL;
 	}
 }
 
@@ -528,56 +451,42 @@ static struct interval interval_mul(struct interval a, struct interval b, bool *
 	return interval_wide(lo, hi, overflow);
 }
 
-static struct interval interval_apply(enum expr_op op, struct interval a, struct interval b, struct interval c, bool *overflow)
+static struct interval interval_apply(enum expr_op op, struct interval a, struct interval b, struct interval c,
+                                      bool *overflow)
 {
 	const bool apart = a.hi < b.lo || b.hi < a.lo, same = is_point(a) && is_point(b) && a.lo == b.lo;
 	switch (op) {
 	case EXPR_CONST:
-	case EXPR_NAME:
-		break;
-	case EXPR_NEG:
-		return interval_wide(-(wide)a.hi, -(wide)a.lo, overflow);
+	case EXPR_NAME: break;
+	case EXPR_NEG: return interval_wide(-(wide)a.hi, -(wide)a.lo, overflow);
 	case EXPR_ABS:
 		if (a.lo >= 0)
 			return a;
 		return interval_wide(a.hi < 0 ? -(wide)a.hi : 0, -(wide)a.lo > a.hi ? -(wide)a.lo : a.hi, overflow);
-	case EXPR_NOT:
-		return (struct interval){!a.hi, !a.lo};
-	case EXPR_ADD:
-		return interval_wide((wide)a.lo + b.lo, (wide)a.hi + b.hi, overflow);
-	case EXPR_SUB:
-		return interval_wide((wide)a.lo - b.hi, (wide)a.hi - b.lo, overflow);
-	case EXPR_MUL:
-		return interval_mul(a, b, overflow);
-	case EXPR_DIV:
-		return (struct interval){floor_div(a.lo, b.lo), floor_div(a.hi, b.lo)};
+	case EXPR_NOT: return (struct interval){!a.hi, !a.lo};
+	case EXPR_ADD: return interval_wide((wide)a.lo + b.lo, (wide)a.hi + b.hi, overflow);
+	case EXPR_SUB: return interval_wide((wide)a.lo - b.hi, (wide)a.hi - b.lo, overflow);
+	case EXPR_MUL: return interval_mul(a, b, overflow);
+	case EXPR_DIV: return (struct interval){floor_div(a.lo, b.lo), floor_div(a.hi, b.lo)};
 	case EXPR_MOD:
 		if (floor_div(a.lo, b.lo) == floor_div(a.hi, b.lo))
 			return (struct interval){floor_mod(a.lo, b.lo), floor_mod(a.hi, b.lo)};
 		return (struct interval){0, b.lo - 1};
-	case EXPR_MIN:
-		return (struct interval){min2(a.lo, b.lo), min2(a.hi, b.hi)};
-	case EXPR_MAX:
-		return (struct interval){max2(a.lo, b.lo), max2(a.hi, b.hi)};
-	case EXPR_LT:
-		return (struct interval){a.hi < b.lo, a.lo < b.hi};
-	case EXPR_LE:
-		return (struct interval){a.hi <= b.lo, a.lo <= b.hi};
-	case EXPR_EQ:
-		return (struct interval){same, !apart};
-	case EXPR_NE:
-		return (struct interval){apart, !same};
-	case EXPR_AND:
-		return (struct interval){a.lo && b.lo, a.hi && b.hi};
-	case EXPR_OR:
-		return (struct interval){a.lo || b.lo, a.hi || b.hi};
-	case EXPR_SELECT:
-		return is_point(a) ? (a.lo ? b : c) : hull(b, c);
+	case EXPR_MIN: return (struct interval){min2(a.lo, b.lo), min2(a.hi, b.hi)};
+	case EXPR_MAX: return (struct interval){max2(a.lo, b.lo), max2(a.hi, b.hi)};
+	case EXPR_LT: return (struct interval){a.hi < b.lo, a.lo < b.hi};
+	case EXPR_LE: return (struct interval){a.hi <= b.lo, a.lo <= b.hi};
+	case EXPR_EQ: return (struct interval){same, !apart};
+	case EXPR_NE: return (struct interval){apart, !same};
+	case EXPR_AND: return (struct interval){a.lo && b.lo, a.hi && b.hi};
+	case EXPR_OR: return (struct interval){a.lo || b.lo, a.hi || b.hi};
+	case EXPR_SELECT: return is_point(a) ? (a.lo ? b : c) : hull(b, c);
 	}
 	return (struct interval){INT64_MIN, INT64_MAX};
 }
 
-struct interval expr_interval(const struct expr_pool *pool, int root, const struct interval name[NAME_COUNT], bool *overflow)
+struct interval expr_interval(const struct expr_pool *pool, int root, const struct interval name[NAME_COUNT],
+                              bool *overflow)
 {
 	struct interval v[EXPR_NODES_MAX];
 	for (int i = 0; i <= root; i++) {

@@ -9,8 +9,8 @@ enum token_kind { TOKEN_END, TOKEN_NUMBER, TOKEN_WORD, TOKEN_SIGN, TOKEN_BAD };
 
 struct token {
 	enum token_kind kind;
-	int at, len;      /* bytes of the text */
-	uint64_t number;  /* of TOKEN_NUMBER, at most 2^63 */
+	int at, len;     /* bytes of the text */
+	uint64_t number; /* of TOKEN_NUMBER, at most 2^63 */
 };
 
 struct parser {
@@ -34,8 +34,8 @@ static struct place place_of(const struct parser *p, int offset)
 
 /* ---- tokens ---- */
 
-static const char *const signs[] = {"<=", ">=", "==", "!=", "&&", "||", "<", ">", "+", "-", "*",
-                                    "/",  "%",  "!",  "(",  ")",  ",",  "?", ":"};
+static const char *const signs[] = {"<=", ">=", "==", "!=", "&&", "||", "<", ">", "+", "-",
+                                    "*",  "/",  "%",  "!",  "(",  ")",  ",", "?", ":"};
 
 static int word_len(const char *s)
 {
@@ -54,11 +54,13 @@ static int read_number(struct parser *p, struct token *t)
 	t->number = 0;
 	for (int i = 0; i < t->len; i++) {
 		if (!isdigit((unsigned char)s[i]) || (t->len > 1 && s[0] == '0'))
-			return diag_at(p->diag, place_of(p, t->at), "'%.*s' is not a number here: write decimal digits without a leading zero",
+			return diag_at(p->diag, place_of(p, t->at),
+			               "'%.*s' is not a number here: write decimal digits without a leading zero",
 			               t->len, s);
 		const unsigned digit = (unsigned)(s[i] - '0');
 		if (t->number > ((UINT64_C(1) << 63) - digit) / 10)
-			return diag_at(p->diag, place_of(p, t->at), "%.*s does not fit: numbers go up to 9223372036854775807", t->len, s);
+			return diag_at(p->diag, place_of(p, t->at),
+			               "%.*s does not fit: numbers go up to 9223372036854775807", t->len, s);
 		t->number = 10 * t->number + digit;
 	}
 	return 0;
@@ -105,8 +107,10 @@ static bool token_is(const struct parser *p, const char *spelling)
 static int unexpected(struct parser *p, const char *wanted)
 {
 	if (p->token.kind == TOKEN_END)
-		return diag_at(p->diag, place_of(p, p->token.at), "the expression ends here, but %s is missing", wanted);
-	return diag_at(p->diag, place_of(p, p->token.at), "'%.*s' where %s should stand", p->token.len, p->text + p->token.at, wanted);
+		return diag_at(p->diag, place_of(p, p->token.at), "the expression ends here, but %s is missing",
+		               wanted);
+	return diag_at(p->diag, place_of(p, p->token.at), "'%.*s' where %s should stand", p->token.len,
+	               p->text + p->token.at, wanted);
 }
 
 static int expect(struct parser *p, const char *spelling)
@@ -120,29 +124,35 @@ static int expect(struct parser *p, const char *spelling)
 
 /* ---- nodes ---- */
 
-static const char *const type_words[] = {[TYPE_BOOL] = "a condition", [TYPE_INT] = "a whole number", [TYPE_FLOAT] = "a score"};
+static const char *const type_words[] = {
+	[TYPE_BOOL] = "a condition", [TYPE_INT] = "a whole number", [TYPE_FLOAT] = "a score"};
 
 /* Why expr_make refused. */
 static int refuse(struct parser *p, enum expr_op op, int at, const int arg[3])
 {
 	const struct place place = place_of(p, at);
 	if (p->pool->count == EXPR_NODES_MAX)
-		return diag_at(p->diag, place, "the expression is too large: it has more than %d parts", EXPR_NODES_MAX);
-	if ((op == EXPR_DIV || op == EXPR_MOD) && p->pool->node[arg[0]].type == TYPE_INT && p->pool->node[arg[1]].type == TYPE_INT)
-		return diag_at(p->diag, place, "the right side of '%s' must be a constant above zero", expr_ops[op].spelling);
+		return diag_at(p->diag, place, "the expression is too large: it has more than %d parts",
+		               EXPR_NODES_MAX);
+	if ((op == EXPR_DIV || op == EXPR_MOD) && p->pool->node[arg[0]].type == TYPE_INT &&
+	    p->pool->node[arg[1]].type == TYPE_INT)
+		return diag_at(p->diag, place, "the right side of '%s' must be a constant above zero",
+		               expr_ops[op].spelling);
 	const char *found[3] = {"", "", ""};
 	for (int j = 0; j < expr_ops[op].args; j++)
 		found[j] = type_words[p->pool->node[arg[j]].type];
 	if (op == EXPR_SELECT)
-		return diag_at(p->diag, place, "'?' chooses by a condition between two values of one kind, but got %s ? %s : %s",
+		return diag_at(p->diag, place,
+		               "'?' chooses by a condition between two values of one kind, but got %s ? %s : %s",
 		               found[0], found[1], found[2]);
 	const char *wants = op == EXPR_AND || op == EXPR_OR || op == EXPR_NOT ? "conditions"
-	                    : op == EXPR_LT || op == EXPR_LE                   ? "whole numbers"
-	                    : op == EXPR_EQ || op == EXPR_NE                   ? "whole numbers or conditions"
-	                                                                       : "numbers of one kind";
+	                    : op == EXPR_LT || op == EXPR_LE                  ? "whole numbers"
+	                    : op == EXPR_EQ || op == EXPR_NE                  ? "whole numbers or conditions"
+	                                                                      : "numbers of one kind";
 	if (expr_ops[op].args == 1)
 		return diag_at(p->diag, place, "'%s' works on %s, but got %s", expr_ops[op].spelling, wants, found[0]);
-	return diag_at(p->diag, place, "'%s' works on %s, but got %s and %s", expr_ops[op].spelling, wants, found[0], found[1]);
+	return diag_at(p->diag, place, "'%s' works on %s, but got %s and %s", expr_ops[op].spelling, wants, found[0],
+	               found[1]);
 }
 
 static int make(struct parser *p, enum expr_op op, int at, int a, int b, int c)
@@ -159,7 +169,8 @@ static int made(struct parser *p, int at, int node)
 {
 	if (node >= 0)
 		return node;
-	return diag_at(p->diag, place_of(p, at), "the expression is too large: it has more than %d parts", EXPR_NODES_MAX);
+	return diag_at(p->diag, place_of(p, at), "the expression is too large: it has more than %d parts",
+	               EXPR_NODES_MAX);
 }
 
 /* ---- grammar ---- */
@@ -230,7 +241,8 @@ static int parse_primary(struct parser *p)
 		return parse_word(p);
 	if (p->token.kind == TOKEN_NUMBER) {
 		if (number > INT64_MAX)
-			return diag_at(p->diag, place_of(p, at), "%.*s does not fit: numbers go up to 9223372036854775807", p->token.len,
+			return diag_at(p->diag, place_of(p, at),
+			               "%.*s does not fit: numbers go up to 9223372036854775807", p->token.len,
 			               p->text + at);
 		return advance(p) ? -1 : made(p, at, expr_const_int(p->pool, (int64_t)number));
 	}
@@ -249,7 +261,8 @@ static int parse_unary(struct parser *p)
 	const int at = p->token.at;
 	int node;
 	if (p->depth == EXPR_DEPTH_MAX)
-		return diag_at(p->diag, place_of(p, at), "the expression is nested deeper than %d levels", EXPR_DEPTH_MAX);
+		return diag_at(p->diag, place_of(p, at), "the expression is nested deeper than %d levels",
+		               EXPR_DEPTH_MAX);
 	p->depth++;
 	if (token_is(p, "-")) {
 		node = advance(p);
@@ -275,7 +288,8 @@ static bool infix_operator(const struct parser *p, enum expr_op *op, bool *flip)
 		return true;
 	}
 	for (int i = 0; i < EXPR_OP_COUNT; i++) {
-		if (expr_ops[i].form == FORM_INFIX && p->token.kind == TOKEN_SIGN && token_is(p, expr_ops[i].spelling)) {
+		if (expr_ops[i].form == FORM_INFIX && p->token.kind == TOKEN_SIGN &&
+		    token_is(p, expr_ops[i].spelling)) {
 			*op = (enum expr_op)i;
 			return true;
 		}
@@ -305,7 +319,8 @@ static int parse_select(struct parser *p)
 		return condition;
 	const int at = p->token.at;
 	if (p->depth == EXPR_DEPTH_MAX)
-		return diag_at(p->diag, place_of(p, at), "the expression is nested deeper than %d levels", EXPR_DEPTH_MAX);
+		return diag_at(p->diag, place_of(p, at), "the expression is nested deeper than %d levels",
+		               EXPR_DEPTH_MAX);
 	p->depth++;
 	const int yes = advance(p) ? -1 : parse_select(p);
 	const int no = yes < 0 || expect(p, ":") ? -1 : parse_select(p);
@@ -313,10 +328,11 @@ static int parse_select(struct parser *p)
 	return no < 0 ? -1 : make(p, EXPR_SELECT, at, condition, yes, no);
 }
 
-int expr_parse(struct expr_pool *pool, const char *text, const struct expr_binding *binding, int bindings, struct place at,
-               struct diag *diag)
+int expr_parse(struct expr_pool *pool, const char *text, const struct expr_binding *binding, int bindings,
+               struct place at, struct diag *diag)
 {
-	struct parser p = {.pool = pool, .text = text, .binding = binding, .bindings = bindings, .at = at, .diag = diag};
+	struct parser p = {
+		.pool = pool, .text = text, .binding = binding, .bindings = bindings, .at = at, .diag = diag};
 	if (advance(&p))
 		return -1;
 	const int root = parse_select(&p);

@@ -14,7 +14,9 @@ __extension__ typedef __int128 wide;
 
 enum { POSITION_MAX = LENGTH_MAX - 1, COEFFICIENT_MAX = 1 << 20 };
 
-struct affine { int64_t coef[NAME_COUNT], constant; };
+struct affine {
+	int64_t coef[NAME_COUNT], constant;
+};
 
 /* ---- affine forms ---- */
 
@@ -23,7 +25,8 @@ static bool affine_add(struct affine *r, const struct affine *a, const struct af
 	struct affine sum = *a;
 	int64_t t;
 	for (int i = 0; i < NAME_COUNT; i++)
-		if (__builtin_mul_overflow(b->coef[i], scale, &t) || __builtin_add_overflow(a->coef[i], t, &sum.coef[i]))
+		if (__builtin_mul_overflow(b->coef[i], scale, &t) ||
+		    __builtin_add_overflow(a->coef[i], t, &sum.coef[i]))
 			return false;
 	if (__builtin_mul_overflow(b->constant, scale, &t) || __builtin_add_overflow(a->constant, t, &sum.constant))
 		return false;
@@ -32,9 +35,13 @@ static bool affine_add(struct affine *r, const struct affine *a, const struct af
 }
 
 /* Nodes of one pool that are affine, with their form. */
-struct forms { bool is[EXPR_NODES_MAX]; struct affine form[EXPR_NODES_MAX]; };
+struct forms {
+	bool is[EXPR_NODES_MAX];
+	struct affine form[EXPR_NODES_MAX];
+};
 
-static bool node_affine(struct affine *r, const struct forms *f, const struct expr_pool *pool, const struct expr_node *n)
+static bool node_affine(struct affine *r, const struct forms *f, const struct expr_pool *pool,
+                        const struct expr_node *n)
 {
 	static const struct affine zero;
 	const int a = n->arg[0], b = n->arg[1];
@@ -45,22 +52,14 @@ static bool node_affine(struct affine *r, const struct forms *f, const struct ex
 		if (!f->is[n->arg[j]])
 			return false;
 	switch (n->op) {
-	case EXPR_CONST:
-		r->constant = n->i;
-		return true;
-	case EXPR_NAME:
-		r->coef[n->i] = 1;
-		return true;
-	case EXPR_NEG:
-		return affine_add(r, r, &f->form[a], -1);
-	case EXPR_ADD:
-		return affine_add(r, &f->form[a], &f->form[b], 1);
-	case EXPR_SUB:
-		return affine_add(r, &f->form[a], &f->form[b], -1);
+	case EXPR_CONST: r->constant = n->i; return true;
+	case EXPR_NAME: r->coef[n->i] = 1; return true;
+	case EXPR_NEG: return affine_add(r, r, &f->form[a], -1);
+	case EXPR_ADD: return affine_add(r, &f->form[a], &f->form[b], 1);
+	case EXPR_SUB: return affine_add(r, &f->form[a], &f->form[b], -1);
 	case EXPR_MUL: /* a constant stands on the right */
 		return pool->node[b].op == EXPR_CONST && affine_add(r, r, &f->form[a], pool->node[b].i);
-	default:
-		return false;
+	default: return false;
 	}
 }
 
@@ -169,8 +168,8 @@ struct lowering {
 	const struct expr_pool *from;
 	struct forms forms;
 	struct program *to;
-	bool hidden;  /* some conjunct never holds */
-	bool full;    /* the pool of the program is full */
+	bool hidden; /* some conjunct never holds */
+	bool full;   /* the pool of the program is full */
 };
 
 static void residual_add(struct lowering *l, int node)
@@ -188,7 +187,8 @@ static bool parallel(const struct bound *a, const struct bound *b, int sign)
 static void bound_add(struct lowering *l, const struct affine *a)
 {
 	struct program *p = l->to;
-	const struct bound b = {(int)a->coef[NAME_Q], (int)a->coef[NAME_K], (int)a->coef[NAME_SQ], (int)a->coef[NAME_SK], a->constant};
+	const struct bound b = {(int)a->coef[NAME_Q], (int)a->coef[NAME_K], (int)a->coef[NAME_SQ],
+	                        (int)a->coef[NAME_SK], a->constant};
 	for (int i = 0; i < p->bound_count; i++)
 		if (parallel(&p->bound[i], &b, -1) && p->bound[i].constant + b.constant < 0)
 			l->hidden = true;
@@ -233,7 +233,8 @@ static void conjunct_add(struct lowering *l, int node)
 		return;
 	if (n->op == EXPR_LT && inequality_add(l, n->arg[1], n->arg[0], 1))
 		return;
-	if (n->op == EXPR_EQ && inequality_add(l, n->arg[0], n->arg[1], 0) && inequality_add(l, n->arg[1], n->arg[0], 0))
+	if (n->op == EXPR_EQ && inequality_add(l, n->arg[0], n->arg[1], 0) &&
+	    inequality_add(l, n->arg[1], n->arg[0], 0))
 		return;
 	residual_add(l, expr_copy(&l->to->pool, l->from, node));
 }
@@ -282,8 +283,8 @@ static int program_build(struct program *to, const struct program *from, bool hi
 }
 
 static const struct interval everywhere[NAME_COUNT] = {
-	[NAME_B] = {0, POSITION_MAX}, [NAME_H] = {0, POSITION_MAX}, [NAME_Q] = {0, POSITION_MAX}, [NAME_K] = {0, POSITION_MAX},
-	[NAME_SQ] = {0, LENGTH_MAX},  [NAME_SK] = {0, LENGTH_MAX},
+	[NAME_B] = {0, POSITION_MAX}, [NAME_H] = {0, POSITION_MAX}, [NAME_Q] = {0, POSITION_MAX},
+	[NAME_K] = {0, POSITION_MAX}, [NAME_SQ] = {0, LENGTH_MAX},  [NAME_SK] = {0, LENGTH_MAX},
 };
 
 static int mask_check(const struct expr_pool *pool, int mask, struct diag *diag)
@@ -303,7 +304,9 @@ static int mask_check(const struct expr_pool *pool, int mask, struct diag *diag)
 	const int root = expr_copy(&alone, pool, mask);
 	(void)expr_interval(&alone, root, everywhere, &overflow);
 	if (overflow)
-		return diag_fail(diag, "the mask computes numbers that may leave 64 bits for lengths up to 2^31: use smaller factors");
+		return diag_fail(
+			diag,
+			"the mask computes numbers that may leave 64 bits for lengths up to 2^31: use smaller factors");
 	return 0;
 }
 
@@ -330,7 +333,8 @@ int program_lower_mask(struct program *program, const struct expr_pool *pool, in
 	const bool hidden = l.hidden || (!l.full && expr_is_const(&draft.pool, draft.residual, false));
 	struct program built;
 	if ((l.full && !hidden) || program_build(&built, &draft, hidden))
-		return diag_fail(diag, "the mask is too large: its canonical form has more than %d parts", EXPR_NODES_MAX);
+		return diag_fail(diag, "the mask is too large: its canonical form has more than %d parts",
+		                 EXPR_NODES_MAX);
 	memcpy(program, &built, sizeof built);
 	return 0;
 }
@@ -367,7 +371,8 @@ void program_print(struct text *out, const struct program *p)
 	text_puts(out, "\n");
 }
 
-enum tile_class program_tile_class(const struct program *p, int64_t sq, int64_t sk, int64_t q0, int64_t q1, int64_t k0, int64_t k1)
+enum tile_class program_tile_class(const struct program *p, int64_t sq, int64_t sk, int64_t q0, int64_t q1, int64_t k0,
+                                   int64_t k1)
 {
 	if (q0 >= q1 || k0 >= k1 || q0 >= sq || k0 >= sk || q1 <= 0 || k1 <= 0)
 		return TILE_EMPTY;

@@ -34,6 +34,9 @@ const struct template_model *template_find(enum pass, const struct target *, boo
 int MUST_USE plan_with(struct plan *, const struct template_model *, const struct spec *, const struct program *,
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 
+/* For `shape`: one named part of struct Smem, added to smem_bytes. */
+void smem_term_add(struct candidate *, const char *name, int bytes);
+
 /* plan_cost.c: the tiles of one head that a kernel visits. */
 struct visits {
 	int tile_m, tile_n;

@@ -19,7 +19,8 @@ static bool naive_legal(char reason[REASON_MAX], const struct tile_request *t, c
 	(void)spec;
 	if (t->m == NAIVE_TILE && t->n == NAIVE_TILE && t->warps == NAIVE_WARPS && t->stages == 1)
 		return true;
-	snprintf(reason, REASON_MAX, "the naive kernels have one shape: m %d, n %d, warps %d, stages 1", NAIVE_TILE, NAIVE_TILE, NAIVE_WARPS);
+	snprintf(reason, REASON_MAX, "the naive kernels have one shape: m %d, n %d, warps %d, stages 1", NAIVE_TILE,
+	         NAIVE_TILE, NAIVE_WARPS);
 	return false;
 }
 
@@ -38,52 +39,57 @@ static void naive_shape(struct candidate *c, const struct spec *spec, const stru
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 }
 
-static void naive_forward_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+static void naive_forward_shape(struct candidate *c, const struct spec *spec, const struct target *target,
+                                const struct device *device)
 {
 	(void)target;
 	naive_shape(c, spec, device, 1);
 }
 
-static void naive_backward_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+static void naive_backward_shape(struct candidate *c, const struct spec *spec, const struct target *target,
+                                 const struct device *device)
 {
 	(void)target;
 	naive_shape(c, spec, device, 2.5);
 }
 
-static struct recipe_kernel kernel(const char *entry, enum recipe_grid grid, int tile, const struct candidate *c, int smem_bytes)
+static struct recipe_kernel kernel(const char *entry, enum recipe_grid grid, int tile, const struct candidate *c,
+                                   int smem_bytes)
 {
 	struct recipe_kernel k = {.grid = grid, .tile = tile, .threads = 32 * c->warps, .smem_bytes = smem_bytes};
 	snprintf(k.entry, sizeof k.entry, "%s", entry);
 	return k;
 }
 
-static void naive_forward_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+static void naive_forward_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
+                                 const struct target *target)
 {
 	(void)spec, (void)target;
 	*recipe = (struct recipe){
 		.kernel_count = 3,
 		.kernel = {kernel("naive_scores", GRID_SCORES, c->tile_m, c, c->smem_bytes),
-		           kernel("naive_softmax", GRID_QUERY_TILES, c->warps, c, 0),
-		           kernel("naive_out", GRID_QUERY_TILES, c->tile_m, c, c->smem_bytes)},
+	                   kernel("naive_softmax", GRID_QUERY_TILES, c->warps, c, 0),
+	                   kernel("naive_out", GRID_QUERY_TILES, c->tile_m, c, c->smem_bytes)},
 		.piece_count = 1,
 		.piece = {{.name = "scores", .size = SIZE_SCORES, .tile = 1, .unit = 1}},
 	};
 }
 
-static void naive_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+static void naive_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
+                                  const struct target *target)
 {
 	(void)spec, (void)target;
 	*recipe = (struct recipe){
 		.kernel_count = 5,
 		.kernel = {kernel("naive_probs", GRID_SCORES, c->tile_m, c, c->smem_bytes),
-		           kernel("naive_delta", GRID_QUERY_TILES, c->warps, c, 0),
-		           kernel("naive_dscores", GRID_SCORES, c->tile_m, c, c->smem_bytes),
-		           kernel("naive_dquery", GRID_QUERY_TILES, c->tile_m, c, c->smem_bytes),
-		           kernel("naive_dkey_dvalue", GRID_KEY_TILES, c->tile_m, c, c->smem_bytes)},
+	                   kernel("naive_delta", GRID_QUERY_TILES, c->warps, c, 0),
+	                   kernel("naive_dscores", GRID_SCORES, c->tile_m, c, c->smem_bytes),
+	                   kernel("naive_dquery", GRID_QUERY_TILES, c->tile_m, c, c->smem_bytes),
+	                   kernel("naive_dkey_dvalue", GRID_KEY_TILES, c->tile_m, c, c->smem_bytes)},
 		.piece_count = 3,
 		.piece = {{.name = "scores", .size = SIZE_SCORES, .tile = 1, .unit = 1},
-		          {.name = "dscores", .size = SIZE_SCORES, .tile = 1, .unit = 1},
-		          {.name = "delta", .size = SIZE_ROWS, .tile = 1, .unit = 1}},
+	                  {.name = "dscores", .size = SIZE_SCORES, .tile = 1, .unit = 1},
+	                  {.name = "delta", .size = SIZE_ROWS, .tile = 1, .unit = 1}},
 	};
 }
 

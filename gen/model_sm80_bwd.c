@@ -7,7 +7,9 @@ static int steps(int columns) { return (columns + 15) / 16; }
 static bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
 /* How the warps share a product of 16-row blocks and 16-column steps; see warps_down in the skeleton. */
-struct share { int down, blocks, steps; };
+struct share {
+	int down, blocks, steps;
+};
 
 static struct share share_make(int warps, int all_blocks, int all_steps, int wish)
 {
@@ -46,7 +48,8 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		return false;
 	}
 	if ((t->m / 16) * (t->n / 16) < t->warps) {
-		snprintf(reason, REASON_MAX, "m %d, n %d makes %d products of 16 x 16 for %d warps; want one each at least", t->m, t->n,
+		snprintf(reason, REASON_MAX,
+		         "m %d, n %d makes %d products of 16 x 16 for %d warps; want one each at least", t->m, t->n,
 		         (t->m / 16) * (t->n / 16), t->warps);
 		return false;
 	}
@@ -59,27 +62,23 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 
 static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
 {
-	static const struct { int m, n, warps; } shapes[] = {
-		{64, 128, 8}, {128, 128, 8}, {128, 64, 8}, {64, 64, 8}, {32, 64, 8}, {64, 128, 4}, {64, 64, 4}, {32, 64, 4}, {32, 32, 4},
+	static const struct {
+		int m, n, warps;
+	} shapes[] = {
+		{64, 128, 8}, {128, 128, 8}, {128, 64, 8}, {64, 64, 8}, {32, 64, 8},
+		{64, 128, 4}, {64, 64, 4},   {32, 64, 4},  {32, 32, 4},
 	};
 	int count = 0;
 	(void)target;
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
 		for (int stages = 2; stages >= 1; stages--) {
-			const struct tile_request t = {.m = shapes[i].m, .n = shapes[i].n, .warps = shapes[i].warps, .stages = stages};
+			const struct tile_request t = {
+				.m = shapes[i].m, .n = shapes[i].n, .warps = shapes[i].warps, .stages = stages};
 			char reason[REASON_MAX];
 			if (count < max && bwd_legal(reason, &t, spec))
 				tile[count++] = t;
 		}
 	return count;
-}
-
-static void add_term(struct candidate *c, const char *name, int bytes)
-{
-	struct smem_term *term = &c->smem_term[c->smem_term_count++];
-	snprintf(term->name, sizeof term->name, "%s", name);
-	term->bytes = bytes;
-	c->smem_bytes += bytes;
 }
 
 /* Accumulator registers of a thread. */
@@ -90,7 +89,8 @@ static double operands(struct share s, int warps, int depth) { return 512.0 * wa
 static double product(struct share s, int warps, int depth) { return 8192.0 * warps * depth * s.blocks * s.steps; }
 static int int_max(int a, int b) { return a > b ? a : b; }
 
-static void bwd_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
+static void bwd_shape(struct candidate *c, const struct spec *spec, const struct target *target,
+                      const struct device *device)
 {
 	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 	const int steps_qk = steps(spec->head_dim_qk), steps_v = steps(spec->head_dim_v);
@@ -102,49 +102,60 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	(void)target;
 
 	c->smem_term_count = c->smem_bytes = 0;
-	add_term(c, "K or dK", n * row_qk);
-	add_term(c, "V or dV", n * row_v);
-	add_term(c, "Q", c->stages * m * row_qk);
-	add_term(c, "dO", c->stages * m * row_v);
-	add_term(c, "P", 2 * m * n);
-	add_term(c, "dS", 2 * m * n);
-	add_term(c, "LSE and delta", c->stages * m * 8);
+	smem_term_add(c, "K or dK", n * row_qk);
+	smem_term_add(c, "V or dV", n * row_v);
+	smem_term_add(c, "Q", c->stages * m * row_qk);
+	smem_term_add(c, "dO", c->stages * m * row_v);
+	smem_term_add(c, "P", 2 * m * n);
+	smem_term_add(c, "dS", 2 * m * n);
+	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 
-	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes with up
-	 * to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more addresses, and so do few warps, each of which walks more of
-	 * a tile: there 192 spill too. */
+	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes
+	 * with up to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more
+	 * addresses, and so do few warps, each of which walks more of a tile: there 192 spill too. */
 	const bool wide = c->stages == 2 && steps_qk + steps_v > (warps < 8 ? 15 : 24);
 	const int addresses = wide ? 64 : 56;
 	c->regs = accumulators(dk) + accumulators(dv) + int_max(2 * accumulators(s), accumulators(dq)) + addresses;
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)m * n;
-	const double flop = product(s, warps, steps_qk + steps_v) + product(dv, warps, m / 16) + product(dk, warps, m / 16) +
-	                    product(dq, warps, n / 16);
-	const double smem_bytes = operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) + operands(dk, warps, m / 16) +
-	                          operands(dq, warps, n / 16) + 4 * cells /* P and dS written */ +
-	                          (double)m * (row_qk + row_v) /* arriving Q and dO */ + 2.0 * m * row_qk /* leaving dQ */;
-	const double dropout_ops = dropout ? 9 : 0; /* two Philox calls and eight LOP3 for 32 cells, two masks, one product */
+	const double flop = product(s, warps, steps_qk + steps_v) + product(dv, warps, m / 16) +
+	                    product(dk, warps, m / 16) + product(dq, warps, n / 16);
+	const double smem_bytes =
+		operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) + operands(dk, warps, m / 16) +
+		operands(dq, warps, n / 16) + 4 * cells /* P and dS written */ +
+		(double)m * (row_qk + row_v) /* arriving Q and dO */ + 2.0 * m * row_qk /* leaving dQ */;
+	const double dropout_ops =
+		dropout ? 9 : 0; /* two Philox calls and eight LOP3 for 32 cells, two masks, one product */
 	c->cost_us[COST_MMA] = flop / device->mma_flop_clk;
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (6.5 + dropout_ops) / device->alu_clk;
-	/* With one buffer a third barrier and the arrival of the next tile stand in the way: fitted: 2 to 5% on an H200. */
+	/* With one buffer a third barrier and the arrival of the next tile stand in the way: fitted: 2 to 5% on an
+	 * H200. */
 	c->cost_us[COST_SMEM] = smem_bytes / 128 + (c->stages == 1 ? 500 : 0);
 }
 
-static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
+                       const struct target *target)
 {
 	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
 	(void)target;
 	*recipe = (struct recipe){
 		.kernel_count = 3,
 		.kernel = {{.entry = "fagen_delta", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = threads},
-		           {.entry = "fagen_backward", .grid = GRID_KEY_TILES, .tile = c->tile_n, .threads = threads, .smem_bytes = c->smem_bytes},
-		           {.entry = "fagen_dquery", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = threads,
-		            .smem_bytes = 2 * c->tile_m * columns}},
+	                   {.entry = "fagen_backward",
+	                    .grid = GRID_KEY_TILES,
+	                    .tile = c->tile_n,
+	                    .threads = threads,
+	                    .smem_bytes = c->smem_bytes},
+	                   {.entry = "fagen_dquery",
+	                    .grid = GRID_QUERY_TILES,
+	                    .tile = c->tile_m,
+	                    .threads = threads,
+	                    .smem_bytes = 2 * c->tile_m * columns}},
 		.piece_count = 2,
 		.piece = {{.name = "delta", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = 2},
-		          {.name = "dquery_accum", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = columns}},
+	                  {.name = "dquery_accum", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = columns}},
 	};
 }
 

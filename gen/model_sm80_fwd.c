@@ -12,8 +12,8 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		return false;
 	}
 	if (t->m % (16 * t->warps) != 0 || t->m / (16 * t->warps) > 2) {
-		snprintf(reason, REASON_MAX, "m %d with %d warps; a warp owns 16 or 32 rows: want m %d or %d", t->m, t->warps,
-		         16 * t->warps, 32 * t->warps);
+		snprintf(reason, REASON_MAX, "m %d with %d warps; a warp owns 16 or 32 rows: want m %d or %d", t->m,
+		         t->warps, 16 * t->warps, 32 * t->warps);
 		return false;
 	}
 	if (t->n % 16 != 0 || t->n < 16 || t->n > 256) {
@@ -33,14 +33,17 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 
 static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
 {
-	static const struct { int m, warps; } rows[] = {{128, 4}, {128, 8}, {64, 4}};
+	static const struct {
+		int m, warps;
+	} rows[] = {{128, 4}, {128, 8}, {64, 4}};
 	static const int keys[] = {128, 96, 64, 32};
 	int count = 0;
 	(void)target;
 	for (size_t r = 0; r < sizeof rows / sizeof *rows; r++)
 		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
 			for (int stages = 1; stages <= 2; stages++) {
-				const struct tile_request t = {.m = rows[r].m, .n = keys[k], .warps = rows[r].warps, .stages = stages};
+				const struct tile_request t = {
+					.m = rows[r].m, .n = keys[k], .warps = rows[r].warps, .stages = stages};
 				char reason[REASON_MAX];
 				if (count < max && fwd_legal(reason, &t, spec))
 					tile[count++] = t;
@@ -48,51 +51,51 @@ static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 	return count;
 }
 
-static void add_term(struct candidate *c, const char *name, int bytes)
+static void fwd_shape(struct candidate *c, const struct spec *spec, const struct target *target,
+                      const struct device *device)
 {
-	struct smem_term *term = &c->smem_term[c->smem_term_count++];
-	snprintf(term->name, sizeof term->name, "%s", name);
-	term->bytes = bytes;
-	c->smem_bytes += bytes;
-}
-
-static void fwd_shape(struct candidate *c, const struct spec *spec, const struct target *target, const struct device *device)
-{
-	const int row_qk = chunks(spec->head_dim_qk) * 16, row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
+	const int row_qk = chunks(spec->head_dim_qk) * 16,
+		  row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
 	const int blocks_m = c->tile_m / (16 * c->warps);
 	(void)target;
 
 	c->smem_term_count = c->smem_bytes = 0;
-	add_term(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
-	add_term(c, "K", c->stages * c->tile_n * row_qk);
-	add_term(c, "V", c->stages * c->tile_n * row_v);
-	add_term(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
-	add_term(c, "head", 2 * 8 + 3 * 16); /* addresses, dropout key, walk, indices */
+	smem_term_add(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
+	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
+	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
+	smem_term_add(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
+	smem_term_add(c, "head", 2 * 8 + 3 * 16); /* addresses, dropout key, walk, indices */
 
-	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0 compiles
-	 * every shape with at most 192 accumulators without spills. */
+	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0
+	 * compiles every shape with at most 192 accumulators without spills. */
 	const int accumulators = blocks_m * (c->tile_n / 2 + (spec->head_dim_v + 7) / 8 * 4);
 	c->regs = accumulators + 60;
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;
 	const double dim = (row_qk + row_v) / 2.0; /* columns of both products */
-	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 5.5 : 0; /* two Philox calls and eight LOP3 for 32 cells, select */
-	const double smem_bytes = c->warps * ((double)blocks_m * 16 * row_qk + (double)c->tile_n * (row_qk + row_v)) /* ldmatrix */
-	                          + (double)c->tile_n * (row_qk + row_v);                                          /* arriving K and V */
+	const double dropout_ops =
+		spec->keep_256 < DROPOUT_LEVELS ? 5.5 : 0; /* two Philox calls and eight LOP3 for 32 cells, select */
+	const double smem_bytes =
+		c->warps * ((double)blocks_m * 16 * row_qk + (double)c->tile_n * (row_qk + row_v)) /* ldmatrix */
+		+ (double)c->tile_n * (row_qk + row_v); /* arriving K and V */
 	c->cost_us[COST_MMA] = 2 * cells * dim / device->mma_flop_clk;
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (4.5 + dropout_ops) / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
 }
 
-static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c, const struct target *target)
+static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
+                       const struct target *target)
 {
 	(void)spec, (void)target;
 	*recipe = (struct recipe){
 		.kernel_count = 1,
-		.kernel[0] = {.entry = "fagen_forward", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = 32 * c->warps,
-		              .smem_bytes = c->smem_bytes},
+		.kernel[0] = {.entry = "fagen_forward",
+	                      .grid = GRID_QUERY_TILES,
+	                      .tile = c->tile_m,
+	                      .threads = 32 * c->warps,
+	                      .smem_bytes = c->smem_bytes},
 	};
 }
 

@@ -112,7 +112,7 @@ static int candidate_choose(const struct plan *plan)
 static double tile_distance(const struct tile_request *tile, const struct tile_request *wish)
 {
 	const int have[] = {tile->m, tile->n, tile->warps, tile->stages},
-	          want[] = {wish->m, wish->n, wish->warps, wish->stages};
+		  want[] = {wish->m, wish->n, wish->warps, wish->stages};
 	double sum = 0;
 	for (int i = 0; i < 4; i++) {
 		if (want[i] <= 0 || have[i] <= 0)

@@ -72,8 +72,8 @@ static struct visits walk_count(const struct walk *w, const struct program *prog
 		const int64_t o0 = tile * w->outer_tile;
 		const int64_t o1 = o0 + w->outer_tile < w->outer_len ? o0 + w->outer_tile : w->outer_len;
 		const struct range r = w->keys_inside
-		                           ? program_key_range(program, w->outer_len, w->inner_len, o0, o1)
-		                           : program_query_range(program, w->inner_len, w->outer_len, o0, o1);
+		                               ? program_key_range(program, w->outer_len, w->inner_len, o0, o1)
+		                               : program_query_range(program, w->inner_len, w->outer_len, o0, o1);
 		if (r.begin >= r.end)
 			continue;
 		const int64_t first = r.begin / w->inner_tile, last = (r.end - 1) / w->inner_tile;
@@ -82,7 +82,7 @@ static struct visits walk_count(const struct walk *w, const struct program *prog
 		full_end = full_end > last + 1 ? last + 1 : full_end;
 		const int64_t full = full_end > full_first ? full_end - full_first : 0;
 		const int64_t end =
-		    (last + 1) * w->inner_tile < w->inner_len ? (last + 1) * w->inner_tile : w->inner_len;
+			(last + 1) * w->inner_tile < w->inner_len ? (last + 1) * w->inner_tile : w->inner_len;
 		const double tiles = (double)(last + 1 - first);
 		sum.tiles += tiles;
 		sum.partial += tiles - (double)full;
@@ -192,7 +192,7 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 	/* Traffic between the SMs and L2: every CTA loads its own side once, and streams what it visits. */
 	const struct traffic row = traffic_rows(spec, plan->pass);
 	const double outer_heads =
-	    walk.keys_inside || main_kernel(recipe)->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
+		walk.keys_inside || main_kernel(recipe)->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
 	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
 	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
 	double accum_row = 0, side_bytes = 0;
@@ -207,7 +207,7 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 	}
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
 		side_bytes +=
-		    heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
+			heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
 	c->l2_bytes = outer_bytes + tiles * walk.inner_tile * (row.inner + accum_row) + side_bytes;
 
 	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for
@@ -228,11 +228,11 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
 	const double busy_sms = ctas < device->sms ? ctas : device->sms;
 	clocks[COST_ALU] +=
-	    tiles > 0 ? visits->partial / visits->tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
+		tiles > 0 ? visits->partial / visits->tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
 	const bool narrow = problem->align < 16;
 	if (narrow)
 		clocks[COST_ALU] +=
-		    (double)walk.inner_tile * (spec->head_dim_qk + spec->head_dim_v) * NARROW_OPS / device->alu_clk;
+			(double)walk.inner_tile * (spec->head_dim_qk + spec->head_dim_v) * NARROW_OPS / device->alu_clk;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
@@ -275,7 +275,7 @@ void candidate_cost_naive(struct candidate *c, const struct spec *spec, const st
 	const struct recipe_shape shape = shape_of(problem);
 	const double heads = (double)problem->heads_q * (double)problem->batch;
 	const double tiles =
-	    heads * (double)tiles_of(problem->seqlen_q, c->tile_m) * (double)tiles_of(problem->seqlen_k, c->tile_n);
+		heads * (double)tiles_of(problem->seqlen_q, c->tile_m) * (double)tiles_of(problem->seqlen_k, c->tile_n);
 	c->ctas = 0;
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const int64_t ctas = recipe_grid_size(&recipe->kernel[i], &shape);

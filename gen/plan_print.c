@@ -170,9 +170,9 @@ static void candidate_json(struct text *text, const struct plan *plan, const str
 		const char *name;
 		double value;
 	} numbers[] = {
-	    {"waves", c->waves},       {"visited", c->visited},     {"hbm_bytes", c->hbm_bytes},
-	    {"l2_bytes", c->l2_bytes}, {"mma_flop", c->mma_flop},   {"exps", c->exps},
-	    {"time_us", c->time_us},   {"tflops", tflops(plan, c)},
+		{"waves", c->waves},       {"visited", c->visited},     {"hbm_bytes", c->hbm_bytes},
+		{"l2_bytes", c->l2_bytes}, {"mma_flop", c->mma_flop},   {"exps", c->exps},
+		{"time_us", c->time_us},   {"tflops", tflops(plan, c)},
 	};
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
 		text_addf(text, ", \"%s\": ", numbers[i].name);

@@ -3,11 +3,17 @@
 #include "gen/gen.h"
 
 const struct preset preset_table[] = {
-	{"causal", {NULL}, "k - sk <= q - sq", "keys up to the query's position, the last query aligned with the last key"},
-	{"causal_top_left", {NULL}, "k <= q", "keys up to the query's position, the first query aligned with the first key"},
+	{"causal",
+         {NULL},
+         "k - sk <= q - sq",
+         "keys up to the query's position, the last query aligned with the last key"},
+	{"causal_top_left",
+         {NULL},
+         "k <= q",
+         "keys up to the query's position, the first query aligned with the first key"},
 	{"window",
-	 {"left", "right"},
-	 "(q - sq) - (k - sk) <= left && (k - sk) - (q - sq) <= right",
-	 "keys at most left before and right after the query, the last query aligned with the last key"},
+         {"left", "right"},
+         "(q - sq) - (k - sk) <= left && (k - sk) - (q - sq) <= right",
+         "keys at most left before and right after the query, the last query aligned with the last key"},
 };
 const int preset_count = sizeof preset_table / sizeof *preset_table;

@@ -13,11 +13,11 @@ static const struct field {
 	size_t offset;
 	int64_t least;
 } fields[] = {
-    {"b", "batch", offsetof(struct problem, batch), 0},
-    {"hq", "heads_q", offsetof(struct problem, heads_q), 1},
-    {"hkv", "heads_kv", offsetof(struct problem, heads_kv), 1},
-    {"sq", "seqlen_q", offsetof(struct problem, seqlen_q), 0},
-    {"sk", "seqlen_k", offsetof(struct problem, seqlen_k), 0},
+	{"b", "batch", offsetof(struct problem, batch), 0},
+	{"hq", "heads_q", offsetof(struct problem, heads_q), 1},
+	{"hkv", "heads_kv", offsetof(struct problem, heads_kv), 1},
+	{"sq", "seqlen_q", offsetof(struct problem, seqlen_q), 0},
+	{"sk", "seqlen_k", offsetof(struct problem, seqlen_k), 0},
 };
 enum { FIELDS = sizeof fields / sizeof *fields };
 

@@ -32,7 +32,8 @@ static void need_add(struct needs *list, const struct need *n, bool tile_is_rows
 		return;
 	for (int i = 0; i < list->count; i++) {
 		struct need *old = &list->need[i];
-		if (old->position == n->position && old->first == n->first && old->last == n->last && old->sq == n->sq && old->sk == n->sk) {
+		if (old->position == n->position && old->first == n->first && old->last == n->last &&
+		    old->sq == n->sq && old->sk == n->sk) {
 			old->constant = n->constant < old->constant ? n->constant : old->constant;
 			return;
 		}
@@ -41,7 +42,10 @@ static void need_add(struct needs *list, const struct need *n, bool tile_is_rows
 }
 
 /* A bound with the tile's position split off: `tile` is that coefficient, the rest stands in need. */
-struct half { int tile; struct need rest; };
+struct half {
+	int tile;
+	struct need rest;
+};
 
 static void reach_make(struct reach *r, const struct program *p, bool tile_is_rows)
 {
@@ -66,8 +70,12 @@ static void reach_make(struct reach *r, const struct program *p, bool tile_is_ro
 			if (half[i].tile <= 0 || half[j].tile >= 0)
 				continue;
 			const struct need *a = &half[i].rest, *b = &half[j].rest;
-			const struct need sum = {a->position + b->position, a->first + b->first, a->last + b->last,
-			                         a->sq + b->sq, a->sk + b->sk, a->constant + b->constant};
+			const struct need sum = {a->position + b->position,
+			                         a->first + b->first,
+			                         a->last + b->last,
+			                         a->sq + b->sq,
+			                         a->sk + b->sk,
+			                         a->constant + b->constant};
 			need_add(&r->visible, &sum, tile_is_rows);
 		}
 	}
@@ -77,7 +85,8 @@ void reach_keys(struct reach *r, const struct program *p) { reach_make(r, p, tru
 void reach_rows(struct reach *r, const struct program *p) { reach_make(r, p, false); }
 
 /* Narrows [*begin, *end) to what `list` admits. */
-static void needs_apply(int64_t *begin, int64_t *end, const struct needs *list, int64_t first, int64_t last, int64_t sq, int64_t sk)
+static void needs_apply(int64_t *begin, int64_t *end, const struct needs *list, int64_t first, int64_t last, int64_t sq,
+                        int64_t sk)
 {
 	for (int i = 0; i < list->count; i++) {
 		const struct need *n = &list->need[i];
@@ -96,8 +105,8 @@ static void needs_apply(int64_t *begin, int64_t *end, const struct needs *list, 
 	}
 }
 
-static struct range reach_range(const struct reach *r, const struct program *p, int64_t sq, int64_t sk, int64_t first, int64_t last,
-                                int64_t len)
+static struct range reach_range(const struct reach *r, const struct program *p, int64_t sq, int64_t sk, int64_t first,
+                                int64_t last, int64_t len)
 {
 	struct range range = {0, len, 0, len};
 	if (first > last || expr_is_const(&p->pool, p->residual, false))

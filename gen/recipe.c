@@ -185,26 +185,21 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	if (kernel->tile < 1 || shape_negative(shape))
 		return -1;
 	const int64_t tiles_q = tiles_of(shape->seqlen_q, kernel->tile),
-	              tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
+		      tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
-	case GRID_QUERY_TILES:
-		tiles = tiles_q;
-		break;
+	case GRID_QUERY_TILES: tiles = tiles_q; break;
 	case GRID_KEY_TILES:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
 		break;
-	case GRID_KEY_TILES_Q:
-		tiles = tiles_k;
-		break;
+	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
 	case GRID_SCORES:
 		if (__builtin_mul_overflow(tiles_q, tiles_k, &tiles))
 			return heads == 0 || shape->batch == 0 ? 0 : -1;
 		break;
 	case GRID_COUNT:
-	default:
-		return -1;
+	default: return -1;
 	}
 	if (tiles == 0 || heads == 0 || shape->batch == 0)
 		return 0;
@@ -226,12 +221,9 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 			return -1;
 		per_row = piece->size == SIZE_ROWS ? 1 : piece->unit;
 		break;
-	case SIZE_SCORES:
-		per_row = shape->seqlen_k;
-		break;
+	case SIZE_SCORES: per_row = shape->seqlen_k; break;
 	case SIZE_COUNT:
-	default:
-		return -1;
+	default: return -1;
 	}
 	const int64_t factors[] = {rows, per_row, shape->batch, shape->heads_q};
 	int64_t bytes = 4;

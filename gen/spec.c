@@ -107,8 +107,8 @@ static void keys_read(struct reading *r)
 			text_free(&want);
 		} else
 			r->good[k] =
-			    (!r->node[k] || shape_check(key->shape, r->tree[k], r->node[k], key->name, r->diag)) &&
-			    key->read(r) == 0;
+				(!r->node[k] || shape_check(key->shape, r->tree[k], r->node[k], key->name, r->diag)) &&
+				key->read(r) == 0;
 	}
 }
 

@@ -176,7 +176,7 @@ void spec_print(struct text *t, const struct spec *s)
 void spec_starter(struct text *t)
 {
 	static const char yaml[] = "{name: attention, head_dim: 128, mask: causal, passes: [forward, backward], "
-	                           "assume: {batch: 4, heads: 32, seqlen: 4096}}";
+				   "assume: {batch: 4, heads: 32, seqlen: 4096}}";
 	struct spec s;
 	struct diag d = {0};
 	text_puts(t, "# A spec of fagen: what the attention is. Every key is written out here; all but head_dim have a "

@@ -53,7 +53,7 @@ static void name_from_file(char name[SPEC_NAME_MAX], const char *file)
 	for (size_t i = 0; i < len; i++) {
 		const char c = base[i];
 		const bool kept =
-		    (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c == '-' && i);
+			(c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || (c == '-' && i);
 		name[i] = kept ? c : '_';
 	}
 	if (!len)
@@ -85,7 +85,7 @@ int read_head_dim(struct reading *r)
 int read_dtype(struct reading *r)
 {
 	r->spec->dtype =
-	    yaml_is(r->tree[KEY_dtype], r->node[KEY_dtype], dtype_words[DTYPE_FP16]) ? DTYPE_FP16 : DTYPE_BF16;
+		yaml_is(r->tree[KEY_dtype], r->node[KEY_dtype], dtype_words[DTYPE_FP16]) ? DTYPE_FP16 : DTYPE_BF16;
 	return 0;
 }
 
@@ -208,30 +208,30 @@ static int assume_heads(struct reading *r)
 	enum { HEADS_TYPICAL = 16 };
 	struct problem *p = &r->spec->assume;
 	const int64_t heads = field_whole(r, KEY_assume, "heads", 0),
-	              heads_kv = field_whole(r, KEY_assume, "heads_kv", 0);
+		      heads_kv = field_whole(r, KEY_assume, "heads_kv", 0);
 	const int64_t group = r->spec->kv_group ? r->spec->kv_group : 1;
 	p->heads_q = heads ? heads : heads_kv ? heads_kv * group : (HEADS_TYPICAL + group - 1) / group * group;
 	p->heads_kv = heads_kv ? heads_kv : p->heads_q / group;
 	if (p->heads_q > HEADS_MAX)
 		return diag_at(r->diag, field_place(r, KEY_assume, "heads_kv"),
-		               "assume.heads_kv: %lld in groups of %lld are %lld query heads; want at most %d", (long long)heads_kv,
-		               (long long)group, (long long)p->heads_q, HEADS_MAX);
+		               "assume.heads_kv: %lld in groups of %lld are %lld query heads; want at most %d",
+		               (long long)heads_kv, (long long)group, (long long)p->heads_q, HEADS_MAX);
 	const struct place place = field_place(r, KEY_assume, heads ? "heads" : "heads_kv");
 	if (heads && !heads_kv && heads % group)
 		return diag_at(r->diag, place, "assume.heads: %lld is not a multiple of kv_group, %lld",
 		               (long long)heads, (long long)group);
 	if (p->heads_q % p->heads_kv)
 		return diag_at(
-		    r->diag, place,
-		    "assume.heads: %lld query heads do not divide into %lld key/value heads; want a multiple of %lld",
-		    (long long)p->heads_q, (long long)p->heads_kv, (long long)p->heads_kv);
+			r->diag, place,
+			"assume.heads: %lld query heads do not divide into %lld key/value heads; want a multiple of %lld",
+			(long long)p->heads_q, (long long)p->heads_kv, (long long)p->heads_kv);
 	if (r->spec->kv_group && p->heads_q / p->heads_kv != group)
 		return diag_at(
-		    r->diag, place,
-		    "assume.heads: %lld query over %lld key/value heads is a group of %lld, but kv_group is %d%s; "
-		    "change one of them",
-		    (long long)p->heads_q, (long long)p->heads_kv, (long long)(p->heads_q / p->heads_kv),
-		    r->spec->kv_group, r->spec->place[KEY_kv_group].line ? "" : " when left out");
+			r->diag, place,
+			"assume.heads: %lld query over %lld key/value heads is a group of %lld, but kv_group is %d%s; "
+			"change one of them",
+			(long long)p->heads_q, (long long)p->heads_kv, (long long)(p->heads_q / p->heads_kv),
+			r->spec->kv_group, r->spec->place[KEY_kv_group].line ? "" : " when left out");
 	return 0;
 }
 
@@ -250,8 +250,8 @@ int read_assume(struct reading *r)
 	const int64_t length = p->seqlen_q > p->seqlen_k ? p->seqlen_q : p->seqlen_k;
 	if ((double)p->batch * (double)p->heads_q * (double)length > rows_max)
 		return diag_at(
-		    r->diag, r->spec->place[KEY_assume],
-		    "assume: batch x heads x length is above 2^40 rows, more than any GPU holds; want smaller numbers");
+			r->diag, r->spec->place[KEY_assume],
+			"assume: batch x heads x length is above 2^40 rows, more than any GPU holds; want smaller numbers");
 	return 0;
 }
 

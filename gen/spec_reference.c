@@ -24,9 +24,7 @@ void shape_describe(struct text *t, const struct shape *s)
 	case SHAPE_REAL:
 		text_addf(t, "a number from %g to %s%g", s->low, s->below_high ? "below " : "", s->high);
 		return;
-	case SHAPE_WORD:
-		words_describe(t, s);
-		return;
+	case SHAPE_WORD: words_describe(t, s); return;
 	case SHAPE_NAME:
 		text_addf(t, "at most %d letters, digits, _ or -, not beginning with -", SPEC_NAME_MAX - 1);
 		return;
@@ -74,18 +72,18 @@ static void fields_reference(struct text *t, const struct shape *s)
 }
 
 static const char yaml_rules[] =
-    "YAML\n"
-    "  A spec is one YAML document: UTF-8 (a byte order mark at the very start is skipped), line breaks LF,\n"
-    "  CRLF or CR, at most 1 MiB, 4096 values and 16 levels. JSON is YAML. Not part of the language: anchors,\n"
-    "  aliases, tags, merge keys, keys that are not words, tabs as indentation, control characters.\n"
-    "  The key decides how a value reads, never the look of the value. There are no booleans and no null: yes,\n"
-    "  no, on, off, y, true and ~ are words like others. Words may be quoted; numbers may not, a quoted number\n"
-    "  is text.\n"
-    "  integer  0 or digits without leading zero, with - if negative. Refused because readers disagree about\n"
-    "           them: 0128, 010, 0o10, 0x10, 1_000, 128:32, +5. Refused because they are no integers: 64.0, 1e3.\n"
-    "  number   an integer, or with a decimal point and an exponent: 0.1, .5, 5., 1e-3, 1E-3. Never .inf or .nan.\n"
-    "  An unknown or repeated key is an error. All errors of a file are reported at once, the first 50 of them\n"
-    "  written out.\n";
+	"YAML\n"
+	"  A spec is one YAML document: UTF-8 (a byte order mark at the very start is skipped), line breaks LF,\n"
+	"  CRLF or CR, at most 1 MiB, 4096 values and 16 levels. JSON is YAML. Not part of the language: anchors,\n"
+	"  aliases, tags, merge keys, keys that are not words, tabs as indentation, control characters.\n"
+	"  The key decides how a value reads, never the look of the value. There are no booleans and no null: yes,\n"
+	"  no, on, off, y, true and ~ are words like others. Words may be quoted; numbers may not, a quoted number\n"
+	"  is text.\n"
+	"  integer  0 or digits without leading zero, with - if negative. Refused because readers disagree about\n"
+	"           them: 0128, 010, 0o10, 0x10, 1_000, 128:32, +5. Refused because they are no integers: 64.0, 1e3.\n"
+	"  number   an integer, or with a decimal point and an exponent: 0.1, .5, 5., 1e-3, 1E-3. Never .inf or .nan.\n"
+	"  An unknown or repeated key is an error. All errors of a file are reported at once, the first 50 of them\n"
+	"  written out.\n";
 
 void spec_reference(struct text *t)
 {
@@ -163,8 +161,8 @@ static void preset_schema(struct text *t, const struct shape *s)
 		text_puts(t, ": {\"description\": ");
 		text_json(t, preset_table[i].doc);
 		text_puts(
-		    t,
-		    ", \"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"properties\": {");
+			t,
+			", \"type\": \"object\", \"additionalProperties\": false, \"minProperties\": 1, \"properties\": {");
 		for (int p = 0; p < SPEC_ARGS_MAX && preset_table[i].params[p]; p++) {
 			text_puts(t, p ? ", " : "");
 			text_json(t, preset_table[i].params[p]);
@@ -209,9 +207,7 @@ void shape_schema(struct text *t, const struct shape *s, const char *doc)
 		text_addf(t, "\"type\": \"number\", \"minimum\": %g, \"%s\": %g", s->low,
 		          s->below_high ? "exclusiveMaximum" : "maximum", s->high);
 		break;
-	case SHAPE_WORD:
-		words_schema(t, s);
-		break;
+	case SHAPE_WORD: words_schema(t, s); break;
 	case SHAPE_NAME:
 		text_addf(t, "\"type\": \"string\", \"pattern\": \"^[A-Za-z0-9_][A-Za-z0-9_-]*$\", \"maxLength\": %d",
 		          SPEC_NAME_MAX - 1);
@@ -228,12 +224,8 @@ void shape_schema(struct text *t, const struct shape *s, const char *doc)
 			text_puts(t, "}");
 		}
 		break;
-	case SHAPE_MAP:
-		map_schema(t, s);
-		break;
-	case SHAPE_PRESET:
-		preset_schema(t, s);
-		break;
+	case SHAPE_MAP: map_schema(t, s); break;
+	case SHAPE_PRESET: preset_schema(t, s); break;
 	case SHAPE_EITHER:
 		text_puts(t, "\"anyOf\": [");
 		either_schema(t, s, &comma);

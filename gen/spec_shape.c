@@ -37,8 +37,7 @@ static int names_of(const char *names[NAMES_MAX], int count, const struct shape 
 		break;
 	case SHAPE_WHOLE:
 	case SHAPE_REAL:
-	case SHAPE_NAME:
-		break;
+	case SHAPE_NAME: break;
 	}
 	return count;
 }
@@ -387,12 +386,9 @@ static bool shape_fits(const struct shape *s, const struct yaml_tree *t, const s
 {
 	switch (s->kind) {
 	case SHAPE_WHOLE:
-	case SHAPE_REAL:
-		return n->kind == YAML_SCALAR;
-	case SHAPE_WORD:
-		return n->kind == YAML_SCALAR && word_known(s, t, n);
-	case SHAPE_NAME:
-		return n->kind == YAML_SCALAR;
+	case SHAPE_REAL: return n->kind == YAML_SCALAR;
+	case SHAPE_WORD: return n->kind == YAML_SCALAR && word_known(s, t, n);
+	case SHAPE_NAME: return n->kind == YAML_SCALAR;
 	case SHAPE_LIST:
 		return n->kind == YAML_LIST ||
 		       (n->kind == YAML_SCALAR && s->of->kind == SHAPE_WORD && word_known(s->of, t, n));
@@ -401,10 +397,8 @@ static bool shape_fits(const struct shape *s, const struct yaml_tree *t, const s
 			if (yaml_get(t, n, s->field[i].name))
 				return true;
 		return false;
-	case SHAPE_PRESET:
-		return n->kind == YAML_MAP;
-	case SHAPE_EITHER:
-		return shape_fits(s->first, t, n) || shape_fits(s->second, t, n);
+	case SHAPE_PRESET: return n->kind == YAML_MAP;
+	case SHAPE_EITHER: return shape_fits(s->first, t, n) || shape_fits(s->second, t, n);
 	}
 	return false;
 }
@@ -439,22 +433,14 @@ static bool check_node(const struct check *c, const struct shape *s, const struc
 	if (n->kind == YAML_REFUSED)
 		return false;
 	switch (s->kind) {
-	case SHAPE_WHOLE:
-		return check_whole(c, s, n);
-	case SHAPE_REAL:
-		return check_real(c, s, n);
-	case SHAPE_WORD:
-		return check_word(c, s, n);
-	case SHAPE_NAME:
-		return check_name(c, n);
-	case SHAPE_LIST:
-		return check_list(c, s, n);
-	case SHAPE_MAP:
-		return check_map(c, s, n);
-	case SHAPE_PRESET:
-		return check_preset(c, s, n);
-	case SHAPE_EITHER:
-		return check_either(c, s, n);
+	case SHAPE_WHOLE: return check_whole(c, s, n);
+	case SHAPE_REAL: return check_real(c, s, n);
+	case SHAPE_WORD: return check_word(c, s, n);
+	case SHAPE_NAME: return check_name(c, n);
+	case SHAPE_LIST: return check_list(c, s, n);
+	case SHAPE_MAP: return check_map(c, s, n);
+	case SHAPE_PRESET: return check_preset(c, s, n);
+	case SHAPE_EITHER: return check_either(c, s, n);
 	}
 	return false;
 }

@@ -32,11 +32,26 @@ static const char *all_word(int i) { return i == 0 ? "all" : NULL; }
 static const char *any_word(int i) { return i == 0 ? "any" : NULL; }
 static const char *unbounded_word(int i) { return i == 0 ? "unbounded" : NULL; }
 
-#define WHOLE(lowest, highest, multiple) {.kind = SHAPE_WHOLE, .min = (lowest), .max = (highest), .step = (multiple)}
-#define WORD(words) {.kind = SHAPE_WORD, .word = (words)}
-#define MAP(fields) {.kind = SHAPE_MAP, .field = (fields), .field_count = sizeof(fields) / sizeof *(fields)}
-#define EITHER(one, other) {.kind = SHAPE_EITHER, .first = (one), .second = (other)}
-#define LIST(item, most) {.kind = SHAPE_LIST, .of = (item), .items_max = (most)}
+#define WHOLE(lowest, highest, multiple)                                                   \
+	{                                                                                  \
+		.kind = SHAPE_WHOLE, .min = (lowest), .max = (highest), .step = (multiple) \
+	}
+#define WORD(words)                                 \
+	{                                           \
+		.kind = SHAPE_WORD, .word = (words) \
+	}
+#define MAP(fields)                                                                                    \
+	{                                                                                              \
+		.kind = SHAPE_MAP, .field = (fields), .field_count = sizeof(fields) / sizeof *(fields) \
+	}
+#define EITHER(one, other)                                              \
+	{                                                               \
+		.kind = SHAPE_EITHER, .first = (one), .second = (other) \
+	}
+#define LIST(item, most)                                              \
+	{                                                             \
+		.kind = SHAPE_LIST, .of = (item), .items_max = (most) \
+	}
 
 static const struct shape word_auto = WORD(auto_word);
 static const struct shape word_all = WORD(all_word);

@@ -193,14 +193,11 @@ static int event_read(struct builder *b, const yaml_event_t *e)
 		properties_check(b, &node, e->data.mapping_start.anchor, e->data.mapping_start.tag);
 		return container_open(b, node);
 	case YAML_SEQUENCE_END_EVENT:
-	case YAML_MAPPING_END_EVENT:
-		b->depth--;
-		return 0;
+	case YAML_MAPPING_END_EVENT: b->depth--; return 0;
 	case YAML_NO_EVENT:
 	case YAML_STREAM_START_EVENT:
 	case YAML_STREAM_END_EVENT:
-	case YAML_DOCUMENT_END_EVENT:
-		return 0;
+	case YAML_DOCUMENT_END_EVENT: return 0;
 	}
 	return 0;
 }

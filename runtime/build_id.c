@@ -38,7 +38,8 @@ static int find_note(struct text *text, const uint8_t *notes, size_t len)
 		Elf64_Nhdr note;
 		memcpy(&note, notes + at, sizeof note);
 		at += sizeof note;
-		const size_t name = ((size_t)note.n_namesz + 3) & ~(size_t)3, desc = ((size_t)note.n_descsz + 3) & ~(size_t)3;
+		const size_t name = ((size_t)note.n_namesz + 3) & ~(size_t)3,
+			     desc = ((size_t)note.n_descsz + 3) & ~(size_t)3;
 		if (name > len - at || desc > len - at - name)
 			return -1;
 		if (note.n_type == NT_GNU_BUILD_ID && note.n_namesz == 4 && memcmp(notes + at, "GNU", 4) == 0 &&
@@ -64,8 +65,9 @@ static int find_build_id(struct text *text, int fd)
 		if (segment.p_type != PT_NOTE || segment.p_filesz == 0 || segment.p_filesz > NOTES_MAX)
 			continue;
 		uint8_t *notes = malloc(segment.p_filesz);
-		const int found = notes && read_at(fd, notes, segment.p_filesz, segment.p_offset) == 0 ?
-		                      find_note(text, notes, segment.p_filesz) : -1;
+		const int found = notes && read_at(fd, notes, segment.p_filesz, segment.p_offset) == 0
+		                          ? find_note(text, notes, segment.p_filesz)
+		                          : -1;
 		free(notes);
 		if (found == 0)
 			return 0;

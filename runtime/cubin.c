@@ -14,15 +14,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum key_tag { KEY_SCHEMA = 1, KEY_SOURCE, KEY_PROGRAM, KEY_OPTION, KEY_TARGET, KEY_COMPILER, KEY_ENVIRONMENT, KEY_KIND };
-static const char *const key_tag_names[] = {"", "schema", "source", "program", "option", "target", "compiler", "environment",
-                                            "kind"};
+enum key_tag {
+	KEY_SCHEMA = 1,
+	KEY_SOURCE,
+	KEY_PROGRAM,
+	KEY_OPTION,
+	KEY_TARGET,
+	KEY_COMPILER,
+	KEY_ENVIRONMENT,
+	KEY_KIND
+};
+static const char *const key_tag_names[] = {"",       "schema",   "source",      "program", "option",
+                                            "target", "compiler", "environment", "kind"};
 enum { KEY_SCHEMA_VERSION = 1, DIGEST_SHOWN = 8 };
 
 /* Variables of NVRTC's own that change the code it makes. */
 static const char *const code_variables[] = {"NV_NVVM_VERSION", "NVRTC_APPEND_FLAGS"};
 
-struct recorder { struct key_builder *builder; struct text *explain; };
+struct recorder {
+	struct key_builder *builder;
+	struct text *explain;
+};
 
 static void record(struct recorder *recorder, enum key_tag tag, const char *bytes, size_t len)
 {
@@ -87,10 +99,12 @@ static void meta_print(struct text *out, const struct cubin *cubin, const struct
 	struct text recipe = {0};
 	recipe_print(&recipe, &cubin->recipe);
 	const char *log = cubin->report ? cubin->report : "";
-	text_addf(out, "fagen-cubin 1\ntarget %s\nregisters %d\nspill %d\nstack %d\nsmem %d\nserialized %d\n"
-	          "compile_us %lld\nrecipe %zu\n%slog %zu\n%s", target->name, cubin->registers, cubin->spill_bytes,
-	          cubin->stack_bytes, cubin->smem_bytes, cubin->serialized, (long long)(cubin->compile_ms * 1000), recipe.len,
-	          text_str(&recipe), strlen(log), log);
+	text_addf(out,
+	          "fagen-cubin 1\ntarget %s\nregisters %d\nspill %d\nstack %d\nsmem %d\nserialized %d\n"
+	          "compile_us %lld\nrecipe %zu\n%slog %zu\n%s",
+	          target->name, cubin->registers, cubin->spill_bytes, cubin->stack_bytes, cubin->smem_bytes,
+	          cubin->serialized, (long long)(cubin->compile_ms * 1000), recipe.len, text_str(&recipe), strlen(log),
+	          log);
 	text_free(&recipe);
 }
 
@@ -144,9 +158,10 @@ static int meta_parse(struct cubin *cubin, const struct store_entry *entry, cons
 	text_free(&head);
 	int serialized;
 	int64_t compile_us;
-	if (result != 0 || take_int(&cubin->registers, &at, "registers") != 0 || take_int(&cubin->spill_bytes, &at, "spill") != 0 ||
-	    take_int(&cubin->stack_bytes, &at, "stack") != 0 || take_int(&cubin->smem_bytes, &at, "smem") != 0 ||
-	    take_int(&serialized, &at, "serialized") != 0 || take_number(&compile_us, &at, "compile_us") != 0)
+	if (result != 0 || take_int(&cubin->registers, &at, "registers") != 0 ||
+	    take_int(&cubin->spill_bytes, &at, "spill") != 0 || take_int(&cubin->stack_bytes, &at, "stack") != 0 ||
+	    take_int(&cubin->smem_bytes, &at, "smem") != 0 || take_int(&serialized, &at, "serialized") != 0 ||
+	    take_number(&compile_us, &at, "compile_us") != 0)
 		return -1;
 	cubin->serialized = serialized != 0;
 	struct diag ignored = {0};
@@ -170,7 +185,8 @@ static int most_smem(const struct recipe *recipe)
 	return most;
 }
 
-static bool from_store(struct cubin *cubin, struct store *store, const struct store_key *key, const struct target *target)
+static bool from_store(struct cubin *cubin, struct store *store, const struct store_key *key,
+                       const struct target *target)
 {
 	struct store_entry entry = {0};
 	struct cubin found = {.from_store = true};
@@ -209,7 +225,9 @@ int cubin_get(struct cubin *cubin, struct store *store, struct compiler *compile
 			cubin->smem_bytes = most_smem(recipe);
 			struct text meta = {0};
 			meta_print(&meta, cubin, target);
-			const struct store_entry entry = {.meta = meta.data, .meta_len = meta.len, .cubin = cubin->code,
+			const struct store_entry entry = {.meta = meta.data,
+			                                  .meta_len = meta.len,
+			                                  .cubin = cubin->code,
 			                                  .cubin_len = cubin->code_len};
 			(void)store_put(store, &key, &entry); /* a kernel that is not kept still runs */
 			text_free(&meta);

@@ -12,23 +12,27 @@
 enum { DEVICES_MAX = 64 };
 
 struct driver {
-	pthread_mutex_t mutex;              /* starting, and the table of primary contexts */
+	pthread_mutex_t mutex; /* starting, and the table of primary contexts */
 	struct cuda_calls calls;
 	int version;
 	int devices;
-	atomic_int pid;                     /* of the process that called cuInit; 0: not yet */
+	atomic_int pid;   /* of the process that called cuInit; 0: not yet */
 	atomic_int *here; /* 1, on a page that the kernel wipes in a forked child; NULL: ask for the pid */
-	cu_context primary[DEVICES_MAX];    /* NULL: not retained */
+	cu_context primary[DEVICES_MAX]; /* NULL: not retained */
 };
 
-struct symbol { const char *name; size_t offset; int optional; };
+struct symbol {
+	const char *name;
+	size_t offset;
+	int optional;
+};
 
 static const struct symbol symbols[] = {
 #define CUDA_CALL(symbol, parameters) {#symbol, offsetof(struct cuda_calls, symbol), 0},
 	CUDA_CALLS(CUDA_CALL)
 #undef CUDA_CALL
 #define CUDA_CALL(symbol, parameters) {#symbol, offsetof(struct cuda_calls, symbol), 1},
-	CUDA_CALLS_OPTIONAL(CUDA_CALL)
+		CUDA_CALLS_OPTIONAL(CUDA_CALL)
 #undef CUDA_CALL
 };
 
@@ -98,10 +102,10 @@ int driver_check_fork(const struct driver *d, struct fault *f)
 		return 0;
 	f->cuda_result = CU_NOT_INITIALIZED;
 	return fault_fail(
-	    f, FAGEN_ERROR_DRIVER, NULL,
-	    "This process was forked from process %d after that had started CUDA, and a CUDA context does not "
-	    "survive fork. Fork before the first fagen_kernel_get, or start the child as a new program.",
-	    pid);
+		f, FAGEN_ERROR_DRIVER, NULL,
+		"This process was forked from process %d after that had started CUDA, and a CUDA context does not "
+		"survive fork. Fork before the first fagen_kernel_get, or start the child as a new program.",
+		pid);
 }
 
 static const char *library_path(void *symbol)
@@ -117,10 +121,10 @@ static int calls_load(struct cuda_calls *calls, const char **path, struct fault 
 	if (!library) {
 		const char *why = dlerror();
 		return fault_fail(
-		    f, FAGEN_ERROR_DRIVER, NULL,
-		    "There is no NVIDIA driver: %s. libcuda.so.1 comes with the driver, not with the CUDA toolkit; "
-		    "in a container, pass the GPU through (docker run --gpus all).",
-		    why ? why : "libcuda.so.1");
+			f, FAGEN_ERROR_DRIVER, NULL,
+			"There is no NVIDIA driver: %s. libcuda.so.1 comes with the driver, not with the CUDA toolkit; "
+			"in a container, pass the GPU through (docker run --gpus all).",
+			why ? why : "libcuda.so.1");
 	}
 	memset(calls, 0, sizeof *calls);
 	for (size_t i = 0; i < sizeof symbols / sizeof *symbols; i++) {
@@ -217,9 +221,9 @@ static int device_get(cu_device *device, struct driver *d, int ordinal, struct f
 		f->cuda_result = CU_INVALID_DEVICE;
 		if (!d->devices)
 			return fault_fail(
-			    f, FAGEN_ERROR_DRIVER, "device",
-			    "Device %d was asked for, but the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?).",
-			    ordinal);
+				f, FAGEN_ERROR_DRIVER, "device",
+				"Device %d was asked for, but the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?).",
+				ordinal);
 		return fault_fail(f, FAGEN_ERROR_DRIVER, "device",
 		                  "Device %d was asked for, but the driver sees %d GPU%s: use 0 to %d.", ordinal,
 		                  d->devices, d->devices == 1 ? "" : "s", d->devices - 1);
@@ -239,10 +243,13 @@ int driver_gpu(struct gpu *gpu, struct driver *d, int ordinal, struct fault *f)
 		return driver_fail(d, f, r, "Reading the GPU's name (cuDeviceGetName)");
 	g.name[sizeof g.name - 1] = '\0';
 	int major = 0, minor = 0;
-	const struct { unsigned int id; int *to; } attribute[] = {
-		{CU_ATTRIBUTE_CC_MAJOR, &major}, {CU_ATTRIBUTE_CC_MINOR, &minor}, {CU_ATTRIBUTE_SM_COUNT, &g.sms},
-		{CU_ATTRIBUTE_SMEM_OPTIN, &g.smem_block}, {CU_ATTRIBUTE_CLOCK_KHZ, &g.clock_khz},
-		{CU_ATTRIBUTE_L2_BYTES, &g.l2_bytes},
+	const struct {
+		unsigned int id;
+		int *to;
+	} attribute[] = {
+		{CU_ATTRIBUTE_CC_MAJOR, &major},        {CU_ATTRIBUTE_CC_MINOR, &minor},
+		{CU_ATTRIBUTE_SM_COUNT, &g.sms},        {CU_ATTRIBUTE_SMEM_OPTIN, &g.smem_block},
+		{CU_ATTRIBUTE_CLOCK_KHZ, &g.clock_khz}, {CU_ATTRIBUTE_L2_BYTES, &g.l2_bytes},
 	};
 	for (size_t i = 0; i < sizeof attribute / sizeof *attribute; i++)
 		if ((r = d->calls.cuDeviceGetAttribute(attribute[i].to, attribute[i].id, device)))

@@ -100,9 +100,13 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 	fagen_problem g;
 	if (struct_take(&g, sizeof g, given))
 		return fault_fail(
-		    f, FAGEN_ERROR_INVALID, "struct_size",
-		    "problem.struct_size is not set: it says which version of struct fagen_problem the caller has.");
-	const struct { const char *name; int64_t value; int64_t *to; } size[] = {
+			f, FAGEN_ERROR_INVALID, "struct_size",
+			"problem.struct_size is not set: it says which version of struct fagen_problem the caller has.");
+	const struct {
+		const char *name;
+		int64_t value;
+		int64_t *to;
+	} size[] = {
 		{"problem.batch", g.batch, &p->batch},          {"problem.heads_q", g.heads_q, &p->heads_q},
 		{"problem.heads_kv", g.heads_kv, &p->heads_kv}, {"problem.seqlen_q", g.seqlen_q, &p->seqlen_q},
 		{"problem.seqlen_k", g.seqlen_k, &p->seqlen_k},
@@ -117,10 +121,10 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 	}
 	if (g.align != 0 && g.align != 2 && g.align != 16)
 		return fault_fail(
-		    f, FAGEN_ERROR_INVALID, "problem.align",
-		    "problem.align is %d; it must be 16 (data and strides are multiples of 16 bytes), 2 (any), or 0 "
-		    "(as the spec assumes).",
-		    (int)g.align);
+			f, FAGEN_ERROR_INVALID, "problem.align",
+			"problem.align is %d; it must be 16 (data and strides are multiples of 16 bytes), 2 (any), or 0 "
+			"(as the spec assumes).",
+			(int)g.align);
 	if (g.align)
 		p->align = g.align;
 	if (spec->kv_group && g.heads_q && !g.heads_kv && g.heads_q % spec->kv_group == 0)
@@ -209,11 +213,11 @@ static int load_fail(const struct fagen_kernel *k, struct fault *f, cu_result r,
 	if (r == CU_NO_BINARY_FOR_GPU || r == CU_INVALID_IMAGE || r == CU_INVALID_PTX ||
 	    r == CU_UNSUPPORTED_PTX_VERSION || r == CU_INVALID_SOURCE)
 		return fault_fail(
-		    f, FAGEN_ERROR_DRIVER, NULL,
-		    "The driver (of CUDA %d.%d) does not take code that the compiler %s made for %s. A driver runs "
-		    "the code of compilers up to its own CUDA version: update the driver, or name an older NVRTC in "
-		    "FAGEN_NVRTC.",
-		    version / 1000, version % 1000 / 10, compiler_path(k->runtime->compiler), k->target->name);
+			f, FAGEN_ERROR_DRIVER, NULL,
+			"The driver (of CUDA %d.%d) does not take code that the compiler %s made for %s. A driver runs "
+			"the code of compilers up to its own CUDA version: update the driver, or name an older NVRTC in "
+			"FAGEN_NVRTC.",
+			version / 1000, version % 1000 / 10, compiler_path(k->runtime->compiler), k->target->name);
 	if (r >= CU_CAPTURE_UNSUPPORTED && r <= CU_CAPTURE_WRONG_THREAD)
 		return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
 		                  "A stream is being captured into a graph: get kernels before the capture begins.");

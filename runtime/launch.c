@@ -14,7 +14,7 @@ struct launch {
 	const fagen_args *args;
 	struct recipe_shape shape;
 	struct fagen_abi abi;
-	int64_t workspace;    /* bytes needed */
+	int64_t workspace; /* bytes needed */
 };
 
 /* ---- shapes ---- */
@@ -34,17 +34,17 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 	    count_check("seqlen_k", a->seqlen_k, SEQLEN_MAX, f))
 		return -1;
 	const long long hq = a->heads_q, hk = a->heads_kv;
-	const int group =
-	    k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group : k->pass[PASS_BACKWARD].recipe.kv_group;
+	const int group = k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group
+	                                             : k->pass[PASS_BACKWARD].recipe.kv_group;
 	if ((hq == 0) != (hk == 0))
 		return fault_fail(f, FAGEN_ERROR_INVALID, hq ? "heads_kv" : "heads_q",
 		                  "heads_q is %lld and heads_kv is %lld: both or neither may be 0.", hq, hk);
 	if (group && hq != hk * group)
 		return fault_fail(
-		    f, FAGEN_ERROR_INVALID, "heads_q",
-		    "heads_q is %lld and heads_kv is %lld, but the kernel is compiled for %d query head%s per key head "
-		    "(kv_group of the spec): pass heads_q = %lld, or set kv_group: any in the spec.",
-		    hq, hk, group, group == 1 ? "" : "s", hk * group);
+			f, FAGEN_ERROR_INVALID, "heads_q",
+			"heads_q is %lld and heads_kv is %lld, but the kernel is compiled for %d query head%s per key head "
+			"(kv_group of the spec): pass heads_q = %lld, or set kv_group: any in the spec.",
+			hq, hk, group, group == 1 ? "" : "s", hk * group);
 	if (hk && hq % hk)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "heads_q",
 		                  "heads_q is %lld and heads_kv is %lld: heads_q must be a multiple of heads_kv.", hq,
@@ -174,7 +174,11 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 	const int64_t hq = a->heads_q, hk = a->heads_kv, sq = a->seqlen_q, sk = a->seqlen_k;
 	const int64_t dqk = spec->head_dim_qk, dv = spec->head_dim_v;
 	const bool back = pass == PASS_BACKWARD, lse = back || (spec->outputs & OUTPUT_LSE);
-	const struct { struct fagen_abi_tensor *to; struct operand operand; bool used; } row[] = {
+	const struct {
+		struct fagen_abi_tensor *to;
+		struct operand operand;
+		bool used;
+	} row[] = {
 		{&abi->query, {"query", &a->query, hq, sq, dqk, 0}, true},
 		{&abi->key, {"key", &a->key, hk, sk, dqk, 0}, true},
 		{&abi->value, {"value", &a->value, hk, sk, dv, 0}, true},
@@ -191,9 +195,9 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 			return -1;
 	if (!lse && a->lse.data)
 		return fault_fail(
-		    f, FAGEN_ERROR_INVALID, "lse.data",
-		    "lse.data is given, but this kernel does not write it: ask for outputs: [out, lse] in the spec, or "
-		    "pass NULL.");
+			f, FAGEN_ERROR_INVALID, "lse.data",
+			"lse.data is given, but this kernel does not write it: ask for outputs: [out, lse] in the spec, or "
+			"pass NULL.");
 	return 0;
 }
 
@@ -209,9 +213,9 @@ static int dropout_fill(struct launch *l, struct fault *f)
 		                  (const void *)a->rng_state);
 	if (!a->rng_state && a->offset > UINT32_MAX)
 		return fault_fail(
-		    f, FAGEN_ERROR_INVALID, "offset",
-		    "offset is %llu; it must be below 2^32, or dropout would repeat: change the seed instead.",
-		    (unsigned long long)a->offset);
+			f, FAGEN_ERROR_INVALID, "offset",
+			"offset is %llu; it must be below 2^32, or dropout would repeat: change the seed instead.",
+			(unsigned long long)a->offset);
 	l->abi.rng_state = (uintptr_t)a->rng_state;
 	l->abi.seed = a->seed;
 	l->abi.offset = a->offset;
@@ -338,8 +342,8 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
 	if (!l.pass->plan)
 		return fault_fail(
-		    f, FAGEN_ERROR_INVALID, "kernel", "This kernel has no %s pass: add %s to passes in the spec.",
-		    pass == PASS_FORWARD ? "forward" : "backward", pass == PASS_FORWARD ? "forward" : "backward");
+			f, FAGEN_ERROR_INVALID, "kernel", "This kernel has no %s pass: add %s to passes in the spec.",
+			pass == PASS_FORWARD ? "forward" : "backward", pass == PASS_FORWARD ? "forward" : "backward");
 	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || tensors_fill(&l, pass, f) ||
 	    dropout_fill(&l, f) || workspace_fill(&l, f) || grids_check(&l, f) ||
 	    driver_check_fork(k->runtime->driver, f))

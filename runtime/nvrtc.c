@@ -27,8 +27,8 @@ struct nvrtc_calls {
 	int (*ptx)(nvrtc_program, char *);
 	int (*log_size)(nvrtc_program, size_t *);
 	int (*log)(nvrtc_program, char *);
-	int (*arch_count)(int *);   /* may be NULL */
-	int (*archs)(int *);        /* may be NULL */
+	int (*arch_count)(int *); /* may be NULL */
+	int (*archs)(int *);      /* may be NULL */
 };
 
 /* Options that leave the code alone, so that the key leaves them out. Without the first NVRTC looks for the driver to
@@ -42,13 +42,13 @@ enum { COMPILE_STACK = 8 << 20, OLDEST_MAJOR = 12 };
 struct compiler {
 	char *asked;
 	bool ignore_env;
-	pthread_mutex_t mutex;       /* of everything below */
+	pthread_mutex_t mutex; /* of everything below */
 	bool searched;
 	struct nvrtc_place place;
-	struct text identity;        /* "" until known */
-	void *library;               /* never closed: NVRTC does not survive it */
+	struct text identity; /* "" until known */
+	void *library;        /* never closed: NVRTC does not survive it */
 	int major, minor;
-	int quiet_count;             /* how many of `quiet` this version takes */
+	int quiet_count; /* how many of `quiet` this version takes */
 	struct nvrtc_calls calls;
 };
 
@@ -95,10 +95,14 @@ static int find_locked(struct compiler *compiler, struct diag *diag)
 	if (compiler->place.path[0])
 		return 0;
 	if (compiler->place.disabled)
-		return diag_fail(diag, "this kernel is not in the cache, and compiling is turned off (nvrtc_path is \"\")");
-	return diag_fail(diag, "NVRTC, NVIDIA's run-time compiler, was not found. Looked for:\n%s"
-	                 "It comes with the CUDA toolkit (12.0 or newer) and with the PyPI package nvidia-cuda-nvrtc; FAGEN_NVRTC "
-	                 "names the library or its folder.", text_str(&compiler->place.tried));
+		return diag_fail(diag,
+		                 "this kernel is not in the cache, and compiling is turned off (nvrtc_path is \"\")");
+	return diag_fail(
+		diag,
+		"NVRTC, NVIDIA's run-time compiler, was not found. Looked for:\n%s"
+		"It comes with the CUDA toolkit (12.0 or newer) and with the PyPI package nvidia-cuda-nvrtc; FAGEN_NVRTC "
+		"names the library or its folder.",
+		text_str(&compiler->place.tried));
 }
 
 static int identify_locked(struct compiler *compiler, struct diag *diag)
@@ -183,9 +187,14 @@ static int load_locked(struct compiler *compiler, struct diag *diag)
 	if ((rc = calls->version(&compiler->major, &compiler->minor)) != NVRTC_OK)
 		return diag_fail(diag, "%s does not tell its version (nvrtcVersion: %d)", compiler->place.path, rc);
 	if (compiler->major < OLDEST_MAJOR)
-		return diag_fail(diag, "NVRTC %d.%d (%s) is too old: CUDA %d.0 or newer is needed. FAGEN_NVRTC names another one.",
-		                 compiler->major, compiler->minor, compiler->place.path, OLDEST_MAJOR);
-	const struct { const char *name; void *pointer; } symbols[] = {
+		return diag_fail(
+			diag,
+			"NVRTC %d.%d (%s) is too old: CUDA %d.0 or newer is needed. FAGEN_NVRTC names another one.",
+			compiler->major, compiler->minor, compiler->place.path, OLDEST_MAJOR);
+	const struct {
+		const char *name;
+		void *pointer;
+	} symbols[] = {
 		{"nvrtcGetErrorString", &calls->error_string}, {"nvrtcCreateProgram", &calls->create},
 		{"nvrtcDestroyProgram", &calls->destroy},      {"nvrtcCompileProgram", &calls->compile},
 		{"nvrtcGetCUBINSize", &calls->cubin_size},     {"nvrtcGetCUBIN", &calls->cubin},
@@ -219,9 +228,12 @@ static int load(struct compiler *compiler, const struct target *target, struct d
 	pthread_mutex_lock(&compiler->mutex);
 	int result = load_locked(compiler, diag);
 	if (result == 0 && target && compiler->major * 10 + compiler->minor < needed_version(target))
-		result = diag_fail(diag, "NVRTC %d.%d (%s) is too old for %s: CUDA %d.%d or newer is needed. FAGEN_NVRTC names "
-		                   "another one.", compiler->major, compiler->minor, compiler->place.path, target->name,
-		                   needed_version(target) / 10, needed_version(target) % 10);
+		result = diag_fail(
+			diag,
+			"NVRTC %d.%d (%s) is too old for %s: CUDA %d.%d or newer is needed. FAGEN_NVRTC names "
+			"another one.",
+			compiler->major, compiler->minor, compiler->place.path, target->name,
+			needed_version(target) / 10, needed_version(target) % 10);
 	pthread_mutex_unlock(&compiler->mutex);
 	return result;
 }
@@ -353,27 +365,31 @@ static int explain(const struct job *job, const struct target *target, struct di
 	const char *log = job->log ? job->log : "", *path = compiler->place.path;
 	int count = 0;
 	if (job->result == NVRTC_COMPILATION)
-		return diag_fail(diag, "NVRTC %d.%d (%s) refused the source for %s:\n%s", compiler->major, compiler->minor, path,
-		                 target->name, log);
+		return diag_fail(diag, "NVRTC %d.%d (%s) refused the source for %s:\n%s", compiler->major,
+		                 compiler->minor, path, target->name, log);
 	if (job->result == NVRTC_BUILTINS)
-		return diag_fail(diag, "NVRTC %d.%d (%s) did not find libnvrtc-builtins.so.%d.%d, which must lie beside it.\n%s",
-		                 compiler->major, compiler->minor, path, compiler->major, compiler->minor, log);
-	if (job->result == NVRTC_INVALID_OPTION && compiler->calls.archs && compiler->calls.arch_count(&count) == NVRTC_OK &&
-	    count > 0 && count < 256) {
+		return diag_fail(
+			diag, "NVRTC %d.%d (%s) did not find libnvrtc-builtins.so.%d.%d, which must lie beside it.\n%s",
+			compiler->major, compiler->minor, path, compiler->major, compiler->minor, log);
+	if (job->result == NVRTC_INVALID_OPTION && compiler->calls.archs &&
+	    compiler->calls.arch_count(&count) == NVRTC_OK && count > 0 && count < 256) {
 		int list[256];
 		struct text known = {0};
 		if (compiler->calls.archs(list) == NVRTC_OK)
 			for (int i = 0; i < count; i++)
 				text_addf(&known, " sm_%d", list[i]);
-		diag_fail(diag, "NVRTC %d.%d (%s) does not compile for %s; it knows%s and their variants. FAGEN_NVRTC names another "
-		          "one.\n%s", compiler->major, compiler->minor, path, target->name, text_str(&known), log);
+		diag_fail(
+			diag,
+			"NVRTC %d.%d (%s) does not compile for %s; it knows%s and their variants. FAGEN_NVRTC names another "
+			"one.\n%s",
+			compiler->major, compiler->minor, path, target->name, text_str(&known), log);
 		text_free(&known);
 		return -1;
 	}
 	if (job->result == NVRTC_OK)
 		return diag_fail(diag, "out of memory for the compiled kernel");
-	return diag_fail(diag, "NVRTC %d.%d (%s) failed for %s: %s: %s\n%s", compiler->major, compiler->minor, path, target->name,
-	                 job->step, compiler->calls.error_string(job->result), log);
+	return diag_fail(diag, "NVRTC %d.%d (%s) failed for %s: %s: %s\n%s", compiler->major, compiler->minor, path,
+	                 target->name, job->step, compiler->calls.error_string(job->result), log);
 }
 
 static int run_job(struct job *job, const struct target *target, struct diag *diag)
@@ -407,7 +423,8 @@ int compiler_ptx(struct text *out, struct compiler *compiler, const struct text 
                  struct diag *diag)
 {
 	struct job job = {.compiler = compiler, .source = text_str(source), .ptx = true};
-	snprintf(job.options.arch, sizeof job.options.arch, "--gpu-architecture=compute_%s", target->name + strlen("sm_"));
+	snprintf(job.options.arch, sizeof job.options.arch, "--gpu-architecture=compute_%s",
+	         target->name + strlen("sm_"));
 	job.options.option[job.options.count++] = job.options.arch;
 	job.options.option[job.options.count++] = "--std=c++17";
 	if (run_job(&job, target, diag) != 0)

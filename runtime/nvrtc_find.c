@@ -26,8 +26,8 @@ static bool is_library(const char *path)
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (fd < 0)
 		return false;
-	const bool is = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && read(fd, ident, sizeof ident) == (ssize_t)sizeof ident &&
-	                memcmp(ident, ELFMAG, SELFMAG) == 0 &&
+	const bool is = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
+	                read(fd, ident, sizeof ident) == (ssize_t)sizeof ident && memcmp(ident, ELFMAG, SELFMAG) == 0 &&
 	                ident[EI_CLASS] == (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32);
 	close(fd);
 	return is;
@@ -142,7 +142,8 @@ static bool is_builtins(const char *name)
 	static const char prefix[] = "libnvrtc-builtins.so.";
 	int major, minor, end = 0;
 	return strncmp(name, prefix, sizeof prefix - 1) == 0 &&
-	       sscanf(name + sizeof prefix - 1, "%d.%d%n", &major, &minor, &end) == 2 && !name[sizeof prefix - 1 + (size_t)end];
+	       sscanf(name + sizeof prefix - 1, "%d.%d%n", &major, &minor, &end) == 2 &&
+	       !name[sizeof prefix - 1 + (size_t)end];
 }
 
 static int by_name(const void *a, const void *b) { return strcmp(a, b); }

@@ -10,12 +10,13 @@ void nvrtc_log_parse(struct cubin *cubin, const char *log)
 	for (const char *line = log; line && *line; line = strchr(line, '\n')) {
 		line += strspn(line, "\n");
 		int stack, stores, loads, registers;
-		const char *bytes = line + strcspn(line, ":.\n"); /* "ptxas info    : ..." or "ptxas         .     ..." */
+		const char *bytes =
+			line + strcspn(line, ":.\n"); /* "ptxas info    : ..." or "ptxas         .     ..." */
 		if (*bytes != ':' && *bytes != '.')
 			continue;
 		bytes++;
-		if (sscanf(bytes, " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores, &loads) ==
-		    3) {
+		if (sscanf(bytes, " %d bytes stack frame, %d bytes spill stores, %d bytes spill loads", &stack, &stores,
+		           &loads) == 3) {
 			cubin->spill_bytes += stores + loads;
 			if (stack > cubin->stack_bytes)
 				cubin->stack_bytes = stack;

@@ -50,8 +50,8 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 	fault_clear(error);
 	if (given && struct_take(&config, sizeof config, given)) {
 		fault_fail(
-		    &f, FAGEN_ERROR_INVALID, "struct_size",
-		    "config.struct_size is not set: it says which version of struct fagen_config the caller has.");
+			&f, FAGEN_ERROR_INVALID, "struct_size",
+			"config.struct_size is not set: it says which version of struct fagen_config the caller has.");
 		return fault_report(error, &f);
 	}
 	fagen_runtime *rt = calloc(1, sizeof *rt);

@@ -4,7 +4,10 @@
 // z bits of the chunk spreads the rest. ldmatrix (8 rows x 16 bytes) and 16-byte stores along rows are then free of
 // bank conflicts. Only the low 3 bits of the row enter the XOR, so rows 8 apart share it.
 
-template <int CHUNKS> DEVICE constexpr int swizzle_bits() { return CHUNKS % 8 == 0 ? 3 : CHUNKS % 4 == 0 ? 2 : CHUNKS % 2 == 0 ? 1 : 0; }
+template <int CHUNKS> DEVICE constexpr int swizzle_bits()
+{
+	return CHUNKS % 8 == 0 ? 3 : CHUNKS % 4 == 0 ? 2 : CHUNKS % 2 == 0 ? 1 : 0;
+}
 template <int CHUNKS> DEVICE int swizzle(int row)
 {
 	constexpr int z = swizzle_bits<CHUNKS>();
@@ -12,7 +15,10 @@ template <int CHUNKS> DEVICE int swizzle(int row)
 }
 
 // Byte offset of a chunk.
-template <int CHUNKS> DEVICE int tile_offset(int row, int chunk) { return (row * CHUNKS + (chunk ^ swizzle<CHUNKS>(row))) * 16; }
+template <int CHUNKS> DEVICE int tile_offset(int row, int chunk)
+{
+	return (row * CHUNKS + (chunk ^ swizzle<CHUNKS>(row))) * 16;
+}
 
 // The part of a chunk address that depends on the lane or warp: its row, and its own bits of the chunk index. The rest, a
 // chunk that has none of those bits and whole groups of 8 rows, both constants, mostly becomes immediates.
@@ -20,7 +26,9 @@ template <int CHUNKS> struct TileLane {
 	static constexpr int LOW = (1 << swizzle_bits<CHUNKS>()) - 1;
 	unsigned row, x;
 	__device__ __forceinline__ TileLane(unsigned tile, int row_, int own)
-		: row(tile + (row_ * CHUNKS + (own & ~LOW)) * 16), x(((own & LOW) ^ swizzle<CHUNKS>(row_)) * 16) {}
+	    : row(tile + (row_ * CHUNKS + (own & ~LOW)) * 16), x(((own & LOW) ^ swizzle<CHUNKS>(row_)) * 16)
+	{
+	}
 	__device__ __forceinline__ unsigned at(int row8, int chunk) const
 	{
 		return row + (row8 * CHUNKS + (chunk & ~LOW)) * 16 + (x ^ ((chunk & LOW) * 16));

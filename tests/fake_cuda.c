@@ -29,10 +29,22 @@ enum {
 };
 enum { CONTEXT = 0x43545831, STREAM, LIBRARY, KERNEL };
 
-struct CUctx_st { int kind, device, retains; };
-struct CUstream_st { int kind; cu_context context; };
-struct CUkern_st { int kind; char entry[64]; int smem[FAKE_DEVICES_MAX]; };
-struct CUlib_st { int kind, entries; struct CUkern_st entry[ENTRIES_MAX]; };
+struct CUctx_st {
+	int kind, device, retains;
+};
+struct CUstream_st {
+	int kind;
+	cu_context context;
+};
+struct CUkern_st {
+	int kind;
+	char entry[64];
+	int smem[FAKE_DEVICES_MAX];
+};
+struct CUlib_st {
+	int kind, entries;
+	struct CUkern_st entry[ENTRIES_MAX];
+};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct CUctx_st primary[FAKE_DEVICES_MAX] = {{CONTEXT, 0, 0}, {CONTEXT, 1, 0}, {CONTEXT, 2, 0}, {CONTEXT, 3, 0}};
@@ -46,8 +58,10 @@ static _Thread_local unsigned int mode;
 
 static struct fake_cuda fake = {
 	.device_count = 2,
-	.device = {{"NVIDIA H200", 9, 0, 132, 232448}, {"NVIDIA A100-SXM4-80GB", 8, 0, 108, 166912},
-	           {"NVIDIA H200", 9, 0, 132, 232448}, {"NVIDIA Tesla V100", 7, 0, 80, 98304}},
+	.device = {{"NVIDIA H200", 9, 0, 132, 232448},
+                   {"NVIDIA A100-SXM4-80GB", 8, 0, 108, 166912},
+                   {"NVIDIA H200", 9, 0, 132, 232448},
+                   {"NVIDIA Tesla V100", 7, 0, 80, 98304}},
 	.version = 13000,
 	.failed_call = -1,
 };
@@ -94,11 +108,11 @@ static cu_result enter(enum fake_call call)
 		return CU_OK;
 	return initialised == getpid() ? CU_OK : CU_NOT_INITIALIZED;
 }
-#define ENTER(call) \
-	do { \
+#define ENTER(call)                                           \
+	do {                                                  \
 		const cu_result entered = enter(FAKE_##call); \
-		if (entered) \
-			return entered; \
+		if (entered)                                  \
+			return entered;                       \
 	} while (0)
 
 static cu_result broken(cu_result r)
@@ -131,8 +145,10 @@ cu_result cuDriverGetVersion(int *version)
 
 cu_result cuGetErrorName(cu_result result, const char **name)
 {
-	*name = result == CU_STUB_LIBRARY ? "CUDA_ERROR_STUB_LIBRARY" : result == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" :
-	        result == CU_NO_BINARY_FOR_GPU ? "CUDA_ERROR_NO_BINARY_FOR_GPU" : "CUDA_ERROR_OTHER";
+	*name = result == CU_STUB_LIBRARY        ? "CUDA_ERROR_STUB_LIBRARY"
+	        : result == 2                    ? "CUDA_ERROR_OUT_OF_MEMORY"
+	        : result == CU_NO_BINARY_FOR_GPU ? "CUDA_ERROR_NO_BINARY_FOR_GPU"
+	                                         : "CUDA_ERROR_OTHER";
 	return CU_OK;
 }
 

@@ -17,7 +17,10 @@ static const char *variable(const char *name, const char *fallback)
 }
 
 int nvrtcVersion(int *major, int *minor);
-int nvrtcVersion(int *major, int *minor) { return sscanf(variable("FAKE_NVRTC_VERSION", "13.0"), "%d.%d", major, minor) != 2; }
+int nvrtcVersion(int *major, int *minor)
+{
+	return sscanf(variable("FAKE_NVRTC_VERSION", "13.0"), "%d.%d", major, minor) != 2;
+}
 
 const char *nvrtcGetErrorString(int result);
 const char *nvrtcGetErrorString(int result) { return "FAKE_ERROR"; }
@@ -32,7 +35,11 @@ int nvrtcCreateProgram(void **program, const char *source, const char *name, int
 }
 
 int nvrtcDestroyProgram(void **program);
-int nvrtcDestroyProgram(void **program) { *program = NULL; return 0; }
+int nvrtcDestroyProgram(void **program)
+{
+	*program = NULL;
+	return 0;
+}
 
 int nvrtcCompileProgram(void *program, int count, const char *const *option);
 int nvrtcCompileProgram(void *program, int count, const char *const *option)
@@ -52,8 +59,16 @@ int nvrtcCompileProgram(void *program, int count, const char *const *option)
 	return result;
 }
 
-static int copy(char *out, const char *bytes, size_t len) { memcpy(out, bytes, len); return 0; }
-static int size(size_t *len, size_t value) { *len = value; return 0; }
+static int copy(char *out, const char *bytes, size_t len)
+{
+	memcpy(out, bytes, len);
+	return 0;
+}
+static int size(size_t *len, size_t value)
+{
+	*len = value;
+	return 0;
+}
 
 int nvrtcGetCUBINSize(void *program, size_t *len);
 int nvrtcGetCUBINSize(void *program, size_t *len) { return size(len, 5); }
@@ -68,6 +83,15 @@ int nvrtcGetProgramLogSize(void *program, size_t *len) { return size(len, sizeof
 int nvrtcGetProgramLog(void *program, char *out);
 int nvrtcGetProgramLog(void *program, char *out) { return copy(out, said, sizeof said); }
 int nvrtcGetNumSupportedArchs(int *count);
-int nvrtcGetNumSupportedArchs(int *count) { *count = 2; return 0; }
+int nvrtcGetNumSupportedArchs(int *count)
+{
+	*count = 2;
+	return 0;
+}
 int nvrtcGetSupportedArchs(int *arch);
-int nvrtcGetSupportedArchs(int *arch) { arch[0] = 50; arch[1] = 61; return 0; }
+int nvrtcGetSupportedArchs(int *arch)
+{
+	arch[0] = 50;
+	arch[1] = 61;
+	return 0;
+}

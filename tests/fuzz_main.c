@@ -40,9 +40,7 @@ static size_t mutate(uint8_t *data, size_t size)
 	const char one = (char)random_below(256);
 	const char *word = word_random();
 	switch (random_below(6)) {
-	case 0: /* remove */
-		memmove(data + at, data + at + span, size - at - span);
-		return size - span;
+	case 0: /* remove */ memmove(data + at, data + at + span, size - at - span); return size - span;
 	case 1: /* repeat */
 		memcpy(copied, data + at, span);
 		return insert(data, size, random_below(size + 1), copied, span);
@@ -50,10 +48,8 @@ static size_t mutate(uint8_t *data, size_t size)
 		if (at < size)
 			data[at] = (uint8_t)one;
 		return size;
-	case 3:
-		return insert(data, size, at, &one, 1);
-	default:
-		return insert(data, size, at, word, strlen(word));
+	case 3: return insert(data, size, at, &one, 1);
+	default: return insert(data, size, at, word, strlen(word));
 	}
 }
 

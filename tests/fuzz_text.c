@@ -7,15 +7,69 @@
 #include "gen/gen.h"
 
 const char *const fuzz_words[] = {
-	"b4", "hq32", "hkv8", "sq4096", "sk4096", "align16", "align2", "b0", "sq0", " ", "\n", "0", "1", "-",
+	"b4",
+	"hq32",
+	"hkv8",
+	"sq4096",
+	"sk4096",
+	"align16",
+	"align2",
+	"b0",
+	"sq0",
+	" ",
+	"\n",
+	"0",
+	"1",
+	"-",
 	"2147483647",
-	"2147483648", "9223372036854775807", "9223372036854775808", "99999999999999999999",
-	"recipe load_bytes 16 kv_group 1\n", "kernel f grid query_tiles tile 64 threads 128 smem_bytes 100\n",
-	"piece delta size rows tile 64 unit 0 zeroed 1\n", "key_tiles", "scores", "rows_qk", "256", "16",
-	"q", "k", "sq", "sk", "b", "h", "s", "(", ")", "+", "*", "/", "%", "<", "<=", ">", ">=", "==", "!=", "!", "&&",
-	"||", "?", ":",
-	"min(", "max(", "abs(", ",", "true", "false", "left", "1.5", "1e9", "k - sk <= q - sq",
-	"(q - sq) - (k - sk) <= left", NULL,
+	"2147483648",
+	"9223372036854775807",
+	"9223372036854775808",
+	"99999999999999999999",
+	"recipe load_bytes 16 kv_group 1\n",
+	"kernel f grid query_tiles tile 64 threads 128 smem_bytes 100\n",
+	"piece delta size rows tile 64 unit 0 zeroed 1\n",
+	"key_tiles",
+	"scores",
+	"rows_qk",
+	"256",
+	"16",
+	"q",
+	"k",
+	"sq",
+	"sk",
+	"b",
+	"h",
+	"s",
+	"(",
+	")",
+	"+",
+	"*",
+	"/",
+	"%",
+	"<",
+	"<=",
+	">",
+	">=",
+	"==",
+	"!=",
+	"!",
+	"&&",
+	"||",
+	"?",
+	":",
+	"min(",
+	"max(",
+	"abs(",
+	",",
+	"true",
+	"false",
+	"left",
+	"1.5",
+	"1e9",
+	"k - sk <= q - sq",
+	"(q - sq) - (k - sk) <= left",
+	NULL,
 };
 
 static void expression(const char *text)
@@ -55,8 +109,9 @@ static void problem(const char *text)
 		problem_print(&printed, &p);
 		fuzz_demand(problem_parse(&again, text_str(&printed), &d) == 0, text_str(&printed));
 		fuzz_demand(p.batch == again.batch && p.heads_q == again.heads_q && p.heads_kv == again.heads_kv &&
-		            p.seqlen_q == again.seqlen_q && p.seqlen_k == again.seqlen_k &&
-		p.align == again.align, text_str(&printed));
+		                    p.seqlen_q == again.seqlen_q && p.seqlen_k == again.seqlen_k &&
+		                    p.align == again.align,
+		            text_str(&printed));
 	}
 	text_free(&printed);
 	diag_free(&d);

@@ -87,7 +87,13 @@ static bool same_source(const struct spec *a, const struct spec *b)
 }
 
 /* Masks that say the same, spelled differently: one source, so one cubin. Then some that do not. */
-static const struct { const char *a; int64_t a0, a1; const char *b; int64_t b0, b1; bool same; } spellings[] = {
+static const struct {
+	const char *a;
+	int64_t a0, a1;
+	const char *b;
+	int64_t b0, b1;
+	bool same;
+} spellings[] = {
 	{"causal", 0, 0, "window", SPEC_UNBOUNDED, 0, true},
 	{"causal", 0, 0, "window", INT64_C(1) << 31, 0, true},
 	{"causal", 0, 0, "window", INT64_MAX - 1, 0, true},
@@ -211,10 +217,22 @@ END_TEST
 START_TEST(prologue)
 {
 	static const char *const values[] = {
-		"int HEAD_DIM_QK = 64;", "int HEAD_DIM_V = 72;", "int TILE_M = 128;", "int TILE_N = 64;", "int WARPS = 4;",
-		"int THREADS = 128;", "int STAGES = 2;", "int LOAD_BYTES = 16;", "int KV_GROUP = 3;", "int KEEP_256 = 230;",
-		"float SOFTMAX_SCALE = 0.1f;", "float LOGIT_SCALE = 0.14426951f;", "bool WRITE_LSE = true;", "int RED_WIDTH = 4;",
-		"int SMEM_BYTES = 49152;", "using Element = Fp16;",
+		"int HEAD_DIM_QK = 64;",
+		"int HEAD_DIM_V = 72;",
+		"int TILE_M = 128;",
+		"int TILE_N = 64;",
+		"int WARPS = 4;",
+		"int THREADS = 128;",
+		"int STAGES = 2;",
+		"int LOAD_BYTES = 16;",
+		"int KV_GROUP = 3;",
+		"int KEEP_256 = 230;",
+		"float SOFTMAX_SCALE = 0.1f;",
+		"float LOGIT_SCALE = 0.14426951f;",
+		"bool WRITE_LSE = true;",
+		"int RED_WIDTH = 4;",
+		"int SMEM_BYTES = 49152;",
+		"using Element = Fp16;",
 	};
 	struct spec s;
 	spec_fill(&s, "p");
@@ -259,10 +277,20 @@ END_TEST
 /* Parts in the contract's order, each under its own #line, and the recipe as the store will hold it. */
 START_TEST(parts)
 {
-	static const char *const order[] = {"//   mask ", "//   recipe ", "//   kernel fagen_forward ", "#define DEVICE", "#line 1 \"templates/abi.h\"",
-	                                    "#line 1 \"templates/contract.h\"", "#line 1 \"program\"", "struct Range key_range(", "bool mask_keep(",
-	                                    "#line 1 \"templates/ptx.h\"", "#line 1 \"templates/tile.h\"", "#line 1 \"templates/dropout.h\"",
-	                                    "#line 1 \"templates/sm80/fwd.cu\"", "extern \"C\" __global__"};
+	static const char *const order[] = {"//   mask ",
+	                                    "//   recipe ",
+	                                    "//   kernel fagen_forward ",
+	                                    "#define DEVICE",
+	                                    "#line 1 \"templates/abi.h\"",
+	                                    "#line 1 \"templates/contract.h\"",
+	                                    "#line 1 \"program\"",
+	                                    "struct Range key_range(",
+	                                    "bool mask_keep(",
+	                                    "#line 1 \"templates/ptx.h\"",
+	                                    "#line 1 \"templates/tile.h\"",
+	                                    "#line 1 \"templates/dropout.h\"",
+	                                    "#line 1 \"templates/sm80/fwd.cu\"",
+	                                    "extern \"C\" __global__"};
 	struct spec s;
 	spec_fill(&s, "p");
 	struct text out = emit(&s);
@@ -280,8 +308,13 @@ END_TEST
 /* Shortest decimals that read back as the same float. */
 START_TEST(scales)
 {
-	static const struct { double scale; const char *text; } rows[] = {
-		{1, "= 1.0f;"}, {0.125, "= 0.125f;"}, {1e-20, "= 1e-20f;"}, {0.08838834764831845, "= 0.088388346f;"}, {3e10, "= 3e+10f;"},
+	static const struct {
+		double scale;
+		const char *text;
+	} rows[] = {
+		{1, "= 1.0f;"},       {0.125, "= 0.125f;"},
+		{1e-20, "= 1e-20f;"}, {0.08838834764831845, "= 0.088388346f;"},
+		{3e10, "= 3e+10f;"},
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		struct spec s;
@@ -315,7 +348,8 @@ static int is_embedded(const char *path, const struct stat *st, int kind, struct
 	ck_assert_ptr_nonnull(in);
 	ck_assert_uint_eq(fread(file, 1, (size_t)st->st_size, in), (size_t)st->st_size);
 	fclose(in);
-	ck_assert_msg(len == (size_t)st->st_size && memcmp(file, bytes, len) == 0, "%s differs from what is embedded", path);
+	ck_assert_msg(len == (size_t)st->st_size && memcmp(file, bytes, len) == 0, "%s differs from what is embedded",
+	              path);
 	ck_assert_int_eq(bytes[len], 0);
 	free(file);
 	embedded_files++;
@@ -383,7 +417,8 @@ static int names_no_mask(const char *path, const struct stat *st, int kind, stru
 	ck_assert_uint_eq(fread(file, 1, (size_t)st->st_size, in), (size_t)st->st_size);
 	fclose(in);
 	ck_assert_msg(strlen(file) == (size_t)st->st_size, "%s holds a zero byte", path);
-	ck_assert_msg(!strstr(file, "causal") && !strstr(file, "window") && !strstr(file, "alibi"), "%s names a mask", path);
+	ck_assert_msg(!strstr(file, "causal") && !strstr(file, "window") && !strstr(file, "alibi"), "%s names a mask",
+	              path);
 	free(file);
 	return 0;
 }

@@ -61,23 +61,23 @@ START_TEST(refuses)
 		int status;
 		const char *says;
 	} table[] = {
-	    {"", 2, "which spec"},
-	    {"specs/causal_d64.yaml specs/causal_d128.yaml", 2, "one spec at a time"},
-	    {"specs/causal_d64.yaml --seq -1", 2, "--seq takes a number"},
-	    {"specs/causal_d64.yaml --seq 1e3", 2, "'1e3'"},
-	    {"specs/causal_d64.yaml --seq 99999999999999999999", 2, "2147483647"},
-	    {"specs/causal_d64.yaml --heads 0", 2, "--heads takes a number from 1"},
-	    {"specs/causal_d64.yaml --align 8", 2, "16 or 2"},
-	    {"specs/causal_d64.yaml --pass both", 2, "forward or backward"},
-	    {"specs/causal_d64.yaml --window", 2, "--help"},
-	    {"specs/nothing.yaml", 1, "specs/nothing.yaml"},
-	    {"specs/causal_d64.yaml --gpu 'RTX 4091'", 1, "Did you mean 'RTX 4090'?"},
-	    {"specs/causal_d64.yaml --target sm_90", 1, "sm_90a"},
-	    {"specs/causal_d64.yaml --target sm_90a --gpu A100", 1, "does not run on A100"},
-	    {"specs/causal_d64.yaml --heads 3 --heads-kv 2", 1, "needs heads_kv 3, not 2"},
-	    {"specs/llama_gqa.yaml --heads 33", 1, "32 and 36"},
-	    {"specs/causal_d64.yaml --batch 2147483647 --seq 100000", 1, "2147483647 CTAs"},
-	    {"specs/full_d64.yaml --pass forward --json --gpu nothing", 1, "No GPU is called 'nothing'"},
+		{"", 2, "which spec"},
+		{"specs/causal_d64.yaml specs/causal_d128.yaml", 2, "one spec at a time"},
+		{"specs/causal_d64.yaml --seq -1", 2, "--seq takes a number"},
+		{"specs/causal_d64.yaml --seq 1e3", 2, "'1e3'"},
+		{"specs/causal_d64.yaml --seq 99999999999999999999", 2, "2147483647"},
+		{"specs/causal_d64.yaml --heads 0", 2, "--heads takes a number from 1"},
+		{"specs/causal_d64.yaml --align 8", 2, "16 or 2"},
+		{"specs/causal_d64.yaml --pass both", 2, "forward or backward"},
+		{"specs/causal_d64.yaml --window", 2, "--help"},
+		{"specs/nothing.yaml", 1, "specs/nothing.yaml"},
+		{"specs/causal_d64.yaml --gpu 'RTX 4091'", 1, "Did you mean 'RTX 4090'?"},
+		{"specs/causal_d64.yaml --target sm_90", 1, "sm_90a"},
+		{"specs/causal_d64.yaml --target sm_90a --gpu A100", 1, "does not run on A100"},
+		{"specs/causal_d64.yaml --heads 3 --heads-kv 2", 1, "needs heads_kv 3, not 2"},
+		{"specs/llama_gqa.yaml --heads 33", 1, "32 and 36"},
+		{"specs/causal_d64.yaml --batch 2147483647 --seq 100000", 1, "2147483647 CTAs"},
+		{"specs/full_d64.yaml --pass forward --json --gpu nothing", 1, "No GPU is called 'nothing'"},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
 		SAYS(table[i].arguments, table[i].status, table[i].says);
@@ -126,10 +126,10 @@ static const char *json_skip(const char *at)
 START_TEST(json_is_json)
 {
 	static const char *const arguments[] = {
-	    "specs/gpt2_train.yaml --json",
-	    "specs/d256.yaml --pass forward --json --gpu L40S",
-	    "specs/causal_d64.yaml --json --seq 0 --pass forward",
-	    "specs/mistral_window.yaml --json --pass forward --batch 0",
+		"specs/gpt2_train.yaml --json",
+		"specs/d256.yaml --pass forward --json --gpu L40S",
+		"specs/causal_d64.yaml --json --seq 0 --pass forward",
+		"specs/mistral_window.yaml --json --pass forward --batch 0",
 	};
 	for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
 		ck_assert_msg(explain(arguments[i]) == 0, "%s", output);

@@ -39,7 +39,8 @@ static void one_tree(uint64_t seed)
 			ck_abort_msg("%s", text_str(&source));
 	}
 	expr_print(&printed, &pool, root);
-	ck_assert_msg(parse_ok(&pool, text_str(&printed)) == root, "%s is another node than %s", text_str(&printed), text_str(&source));
+	ck_assert_msg(parse_ok(&pool, text_str(&printed)) == root, "%s is another node than %s", text_str(&printed),
+	              text_str(&source));
 	const int root2 = parse_ok(&fresh, text_str(&printed));
 	expr_print(&again, &fresh, root2);
 	ck_assert_str_eq(text_str(&printed), text_str(&again));
@@ -55,7 +56,9 @@ START_TEST(random_trees)
 }
 END_TEST
 
-static const struct { const char *text, *canonical; } folds[] = {
+static const struct {
+	const char *text, *canonical;
+} folds[] = {
 	{"1 + 2 * 3", "7"},
 	{"-7 / 2", "-4"},
 	{"-7 % 2", "1"},
@@ -110,7 +113,11 @@ START_TEST(folding)
 }
 END_TEST
 
-static const struct { const char *text; int column; const char *message; } bad[] = {
+static const struct {
+	const char *text;
+	int column;
+	const char *message;
+} bad[] = {
 	{"", 1, "the expression ends here, but a value is missing"},
 	{"q +", 4, "the expression ends here, but a value is missing"},
 	{"(q", 3, "the expression ends here, but ')' is missing"},
@@ -123,7 +130,8 @@ static const struct { const char *text; int column; const char *message; } bad[]
 	{"0128 < q", 1, "'0128' is not a number here: write decimal digits without a leading zero"},
 	{"q < 0x10", 5, "'0x10' is not a number here: write decimal digits without a leading zero"},
 	{"9223372036854775808", 1, "9223372036854775808 does not fit: numbers go up to 9223372036854775807"},
-	{"q < 99999999999999999999999", 5, "99999999999999999999999 does not fit: numbers go up to 9223372036854775807"},
+	{"q < 99999999999999999999999", 5,
+         "99999999999999999999999 does not fit: numbers go up to 9223372036854775807"},
 	{"q / k", 3, "the right side of '/' must be a constant above zero"},
 	{"q % 0", 3, "the right side of '%' must be a constant above zero"},
 	{"q < k < 3", 7, "'<' works on whole numbers, but got a condition and a whole number"},
@@ -131,7 +139,8 @@ static const struct { const char *text; int column; const char *message; } bad[]
 	{"!q", 1, "'!' works on conditions, but got a whole number"},
 	{"-(q < k)", 1, "'-' works on numbers of one kind, but got a condition"},
 	{"s < 3", 3, "'<' works on whole numbers, but got a score and a whole number"},
-	{"q ? 1 : 2", 3, "'?' chooses by a condition between two values of one kind, but got a whole number ? a whole number : a whole number"},
+	{"q ? 1 : 2", 3,
+         "'?' chooses by a condition between two values of one kind, but got a whole number ? a whole number : a whole number"},
 	{"min(q)", 6, "')' where ',' should stand"},
 	{"q < 1 ? 2", 10, "the expression ends here, but ':' is missing"},
 };
@@ -143,7 +152,8 @@ START_TEST(errors)
 	char start[256];
 	ck_assert_int_eq(parse(&pool, bad[_i].text, &diag), -1);
 	snprintf(start, sizeof start, "test:1:%d: error: %s\n", bad[_i].column, bad[_i].message);
-	ck_assert_msg(strncmp(text_str(&diag.text), start, strlen(start)) == 0, "got %s\nwant %s", text_str(&diag.text), start);
+	ck_assert_msg(strncmp(text_str(&diag.text), start, strlen(start)) == 0, "got %s\nwant %s", text_str(&diag.text),
+	              start);
 	ck_assert_int_eq(diag.errors, 1);
 	diag_free(&diag);
 }
@@ -186,7 +196,8 @@ END_TEST
 START_TEST(types_and_pool)
 {
 	struct expr_pool pool = {0};
-	const int q = expr_variable(&pool, NAME_Q), s = expr_variable(&pool, NAME_S), yes = expr_const_bool(&pool, true);
+	const int q = expr_variable(&pool, NAME_Q), s = expr_variable(&pool, NAME_S),
+		  yes = expr_const_bool(&pool, true);
 	ck_assert_int_eq(expr_variable(&pool, NAME_Q), q);
 	ck_assert_int_eq(expr_make(&pool, EXPR_ADD, q, s, -1), -1);
 	ck_assert_int_eq(expr_make(&pool, EXPR_ADD, q, yes, -1), -1);

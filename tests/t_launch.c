@@ -21,7 +21,11 @@ void *__wrap_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n) { return ++allocations == fail_allocation ? NULL : __real_realloc(p, n); }
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *m) { locks++; return __real_pthread_mutex_lock(m); }
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
+{
+	locks++;
+	return __real_pthread_mutex_lock(m);
+}
 
 enum { D_QK = 64, D_V = 96 };
 
@@ -56,12 +60,13 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 		ck_assert_int_eq(fake.cu.cuLibraryGetKernel(&pass->entry[k], pass->library, recipe->kernel[k].entry),
 		                 0);
 		ck_assert_int_eq(fake.cu.cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, recipe->kernel[k].smem_bytes,
-		                                              pass->entry[k], kernel.device), 0);
+		                                              pass->entry[k], kernel.device),
+		                 0);
 	}
 	for (int p = 0; p < recipe->piece_count; p++)
 		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta")
-		                           ? offsetof(struct fagen_abi, delta)
-		                           : offsetof(struct fagen_abi, dquery_accum);
+		                               ? offsetof(struct fagen_abi, delta)
+		                               : offsetof(struct fagen_abi, dquery_accum);
 }
 
 static void kernel_close(void)
@@ -127,7 +132,7 @@ static fagen_tensor dense(int number, int64_t heads, int64_t rows, int64_t colum
 static fagen_args args_of(int64_t b, int64_t hq, int64_t hk, int64_t sq, int64_t sk)
 {
 	fagen_args a = {
-	    .struct_size = sizeof a, .batch = b, .heads_q = hq, .heads_kv = hk, .seqlen_q = sq, .seqlen_k = sk};
+		.struct_size = sizeof a, .batch = b, .heads_q = hq, .heads_kv = hk, .seqlen_q = sq, .seqlen_k = sk};
 	a.query = dense(1, hq, sq, D_QK);
 	a.key = dense(2, hk, sk, D_QK);
 	a.value = dense(3, hk, sk, D_V);
@@ -153,7 +158,13 @@ static int launch(enum pass pass, const fagen_args *a, void *stream)
 /* ---- refusals ---- */
 
 /* One field of good arguments (2 x 8 x 4 heads, 200 queries, 300 keys, aligned loads) is set to a value. */
-struct row { enum pass pass; int load_bytes, kv_group; size_t at; int64_t value; const char *field, *says; };
+struct row {
+	enum pass pass;
+	int load_bytes, kv_group;
+	size_t at;
+	int64_t value;
+	const char *field, *says;
+};
 #define AT(member) offsetof(fagen_args, member)
 #define F PASS_FORWARD
 #define B PASS_BACKWARD
@@ -236,9 +247,9 @@ START_TEST(wrong_arguments_are_refused_by_name)
 END_TEST
 
 static const struct row accepted[] = {
-	{F, 16, 0, AT(query.stride_seq), 0, NULL, NULL},                /* inputs may be broadcast */
+	{F, 16, 0, AT(query.stride_seq), 0, NULL, NULL}, /* inputs may be broadcast */
 	{F, 16, 0, AT(key.stride_head), 0, NULL, NULL},
-	{F, 16, 0, AT(value.stride_batch), -9600, NULL, NULL},          /* and walk backwards */
+	{F, 16, 0, AT(value.stride_batch), -9600, NULL, NULL}, /* and walk backwards */
 	{B, 16, 0, AT(dout.stride_seq), 0, NULL, NULL},
 	{F, 2, 0, AT(query.data), 0x10000002, NULL, NULL},
 	{F, 2, 0, AT(key.stride_seq), 65, NULL, NULL},
@@ -248,10 +259,10 @@ static const struct row accepted[] = {
 	{F, 16, 0, AT(heads_q), 12, NULL, NULL},
 	{F, 16, 0, AT(heads_kv), 1, NULL, NULL},
 	{F, 16, 0, AT(heads_kv), 8, NULL, NULL},
-	{F, 16, 0, AT(workspace), 0, NULL, NULL},                       /* the forward pass needs none */
+	{F, 16, 0, AT(workspace), 0, NULL, NULL}, /* the forward pass needs none */
 	{F, 16, 0, AT(offset), UINT32_MAX, NULL, NULL},
 	{F, 16, 0, AT(rng_state), 0x10000008, NULL, NULL},
-	{F, 16, 0, AT(dout.data), 0, NULL, NULL},                       /* what a pass does not use is not looked at */
+	{F, 16, 0, AT(dout.data), 0, NULL, NULL}, /* what a pass does not use is not looked at */
 	{F, 16, 0, AT(dquery.stride_seq), 3, NULL, NULL},
 	{F, 16, 0, AT(seqlen_q), INT64_C(1) << 30, NULL, NULL},
 };
@@ -317,14 +328,20 @@ START_TEST(forward_passes_every_argument_on)
 	ck_assert_uint_eq(l->smem, 70000);
 	ck_assert_ptr_eq(l->stream, stream);
 	struct fagen_abi abi, want = {
-		.query = {(uintptr_t)a.query.data, 8 * 200 * 64, 200 * 64, 64},
-		.key = {(uintptr_t)a.key.data, 4 * 300 * 64, 300 * 64, 64},
-		.value = {(uintptr_t)a.value.data, 4 * 300 * 96, 300 * 96, 96},
-		.out = {(uintptr_t)a.out.data, 8 * 200 * 96, 200 * 96, 96},
-		.lse = {(uintptr_t)a.lse.data, 8 * 200, 200, 1},
-		.seed = 42, .offset = 7, .batch = 2, .heads_q = 8, .heads_kv = 4, .seqlen_q = 200, .seqlen_k = 300,
-		.kv_group = 2,
-	};
+				      .query = {(uintptr_t)a.query.data, 8 * 200 * 64, 200 * 64, 64},
+				      .key = {(uintptr_t)a.key.data, 4 * 300 * 64, 300 * 64, 64},
+				      .value = {(uintptr_t)a.value.data, 4 * 300 * 96, 300 * 96, 96},
+				      .out = {(uintptr_t)a.out.data, 8 * 200 * 96, 200 * 96, 96},
+				      .lse = {(uintptr_t)a.lse.data, 8 * 200, 200, 1},
+				      .seed = 42,
+				      .offset = 7,
+				      .batch = 2,
+				      .heads_q = 8,
+				      .heads_kv = 4,
+				      .seqlen_q = 200,
+				      .seqlen_k = 300,
+				      .kv_group = 2,
+			      };
 	memcpy(&abi, l->params, sizeof abi);
 	ck_assert_mem_eq(&abi, &want, sizeof abi);
 }
@@ -338,15 +355,20 @@ START_TEST(backward_clears_then_launches_in_order)
 	ck_assert_int_eq(launch(B, &a, stream), FAGEN_OK);
 	const struct fake_cuda *s = fake.state;
 	const uintptr_t workspace = (uintptr_t)a.workspace,
-	                delta = 4 * 2 * 8 * 256; /* 200 rows rounded up to tiles of 64 */
+			delta = 4 * 2 * 8 * 256; /* 200 rows rounded up to tiles of 64 */
 	ck_assert_int_eq(s->memsets, 1);
 	ck_assert_int_eq(s->memset[0].launches_before, 0);
 	ck_assert_uint_eq(s->memset[0].at, workspace + delta);
 	ck_assert_uint_eq(s->memset[0].words, 2 * 8 * 256 * 64);
 	ck_assert_ptr_eq(s->memset[0].stream, stream);
 	ck_assert_int_eq(s->launches, 3);
-	static const struct { const char *entry; unsigned int grid, smem; } want[] = {
-		{"bwd_delta", 2 * 8 * 4, 0}, {"bwd_main", 2 * 4 * 5, 100000}, {"bwd_dq", 2 * 8 * 2, 4096},
+	static const struct {
+		const char *entry;
+		unsigned int grid, smem;
+	} want[] = {
+		{"bwd_delta", 2 * 8 * 4, 0},
+		{"bwd_main", 2 * 4 * 5, 100000},
+		{"bwd_dq", 2 * 8 * 2, 4096},
 	};
 	for (int i = 0; i < 3; i++) {
 		struct fagen_abi abi;
@@ -393,12 +415,12 @@ START_TEST(empty_problems)
 		int launches, memsets;
 		const char *first;
 	} row[] = {
-	    {F, 2, 8, 4, 200, 0, 1, 0, "fwd"}, /* writes out = 0, lse = -inf */
-	    {F, 2, 8, 4, 0, 300, 0, 0, NULL},        {F, 2, 8, 4, 0, 0, 0, 0, NULL},
-	    {F, 0, 8, 4, 200, 300, 0, 0, NULL},      {F, 2, 0, 0, 200, 300, 0, 0, NULL},
-	    {B, 2, 8, 4, 0, 300, 1, 0, "bwd_main"},  /* writes dkey = dvalue = 0 */
-	    {B, 2, 8, 4, 200, 0, 2, 1, "bwd_delta"}, /* writes dquery = 0 */
-	    {B, 0, 8, 4, 200, 300, 0, 0, NULL},      {B, 2, 0, 0, 200, 300, 0, 0, NULL},
+		{F, 2, 8, 4, 200, 0, 1, 0, "fwd"}, /* writes out = 0, lse = -inf */
+		{F, 2, 8, 4, 0, 300, 0, 0, NULL},        {F, 2, 8, 4, 0, 0, 0, 0, NULL},
+		{F, 0, 8, 4, 200, 300, 0, 0, NULL},      {F, 2, 0, 0, 200, 300, 0, 0, NULL},
+		{B, 2, 8, 4, 0, 300, 1, 0, "bwd_main"},  /* writes dkey = dvalue = 0 */
+		{B, 2, 8, 4, 200, 0, 2, 1, "bwd_delta"}, /* writes dquery = 0 */
+		{B, 0, 8, 4, 200, 300, 0, 0, NULL},      {B, 2, 0, 0, 200, 300, 0, 0, NULL},
 	};
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
 		fagen_args a = args_of(row[i].b, row[i].hq, row[i].hk, row[i].sq, row[i].sk);
@@ -421,7 +443,10 @@ END_TEST
 
 START_TEST(workspace_size_is_pure_and_enough)
 {
-	static const struct { int64_t b, hq, hk, sq, sk; size_t bytes; } row[] = {
+	static const struct {
+		int64_t b, hq, hk, sq, sk;
+		size_t bytes;
+	} row[] = {
 		{2, 8, 4, 200, 300, (size_t)2 * 8 * 256 * 4 * 65},
 		{1, 1, 1, 1, 1, (size_t)64 * 4 * 65},
 		{1, 3, 1, 64, 9, (size_t)3 * 64 * 4 * 65},
@@ -429,8 +454,12 @@ START_TEST(workspace_size_is_pure_and_enough)
 		{2, 8, 4, 0, 300, 0},
 	};
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
-		fagen_args a = {.struct_size = sizeof a, .batch = row[i].b, .heads_q = row[i].hq, .heads_kv = row[i].hk,
-		                .seqlen_q = row[i].sq, .seqlen_k = row[i].sk};
+		fagen_args a = {.struct_size = sizeof a,
+		                .batch = row[i].b,
+		                .heads_q = row[i].hq,
+		                .heads_kv = row[i].hk,
+		                .seqlen_q = row[i].sq,
+		                .seqlen_k = row[i].sk};
 		const int calls = fake.state->calls;
 		size_t bytes = 1;
 		ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_OK);
@@ -491,7 +520,7 @@ START_TEST(the_current_context_is_kept)
 					ck_assert_int_eq(fake.cu.cuCtxPushCurrent_v2(context), 0);
 				fagen_args a = args_of(2, 8, 4, 200, 300);
 				const int pushes = fake.state->pushes, pops = fake.state->pops,
-				          launches = fake.state->launches;
+					  launches = fake.state->launches;
 				void *stream = name == 3 ? (void *)fake.stream(kernel.primary) : (void *)name;
 				ck_assert_msg(!launch((enum pass)pass, &a, stream), "%s", error.message);
 				ck_assert_int_eq(fake.state->launch[launches % FAKE_LAUNCHES_MAX].device, 0);
@@ -556,7 +585,7 @@ START_TEST(opening_without_memory)
 	for (;;) {
 		fagen_runtime *opened = NULL;
 		const fagen_config config = {
-		    .struct_size = sizeof config, .cache_dir = "/nonexistent", .templates_dir = "/nonexistent"};
+			.struct_size = sizeof config, .cache_dir = "/nonexistent", .templates_dir = "/nonexistent"};
 		allocations = 0;
 		fail_allocation = ++n;
 		const int rc = fagen_open(&opened, &config, &error);
@@ -593,7 +622,10 @@ START_TEST(struct_size_rules)
 	ck_assert_int_eq(launch(B, &a, stream), FAGEN_ERROR_INVALID);
 	ck_assert_str_eq(error.field, "workspace");
 	/* A caller of a later version. */
-	struct { fagen_args args; char more[64]; } later = {.args = args_of(2, 8, 4, 200, 300)};
+	struct {
+		fagen_args args;
+		char more[64];
+	} later = {.args = args_of(2, 8, 4, 200, 300)};
 	later.args.struct_size = sizeof later;
 	ck_assert_int_eq(launch(F, &later.args, stream), FAGEN_OK);
 }
@@ -604,7 +636,10 @@ START_TEST(the_error_object_is_optional_and_never_overrun)
 	fagen_args a = args_of(2, 8, 4, 200, 300);
 	a.query.data = NULL;
 	ck_assert_int_eq(fagen_forward(&kernel, &a, NULL, NULL), FAGEN_ERROR_INVALID);
-	struct { fagen_error error; unsigned char guard[64]; } small;
+	struct {
+		fagen_error error;
+		unsigned char guard[64];
+	} small;
 	for (uint32_t size = 0; size < sizeof(fagen_error); size += size < 128 ? 1 : 100) {
 		memset(&small, 0xAB, sizeof small);
 		small.error.struct_size = size;

@@ -81,7 +81,8 @@ START_TEST(every_target_twice)
 	ck_assert_int_eq(chdir("/"), 0); /* nor does the folder matter */
 	compile(&b, compiler, kernel_source, target);
 	ck_assert_int_eq(memcmp(a.code, "\177ELF", 4), 0);
-	ck_assert_msg(a.code_len == b.code_len && memcmp(a.code, b.code, a.code_len) == 0, "%s: two cubins of one source", target->name);
+	ck_assert_msg(a.code_len == b.code_len && memcmp(a.code, b.code, a.code_len) == 0,
+	              "%s: two cubins of one source", target->name);
 	ck_assert(a.registers > 0 && a.registers <= 64);
 	ck_assert_int_eq(a.spill_bytes + a.stack_bytes + a.serialized, 0);
 	ck_assert(a.compile_ms > 0 && !a.from_store);
@@ -93,7 +94,11 @@ START_TEST(every_target_twice)
 }
 END_TEST
 
-struct work { struct compiler *compiler; struct cubin cubin; int result; };
+struct work {
+	struct compiler *compiler;
+	struct cubin cubin;
+	int result;
+};
 
 static void *compile_work(void *argument)
 {
@@ -203,13 +208,16 @@ START_TEST(refused_source)
 	struct diag diag = {0};
 	struct cubin cubin = {0};
 	struct store_stats stats;
-	struct text source = source_of("#line 7 \"sm80/fwd.cu\"\nextern \"C\" __global__ void f(float *x) { *x = __no_such_intrinsic(1); }\n");
+	struct text source = source_of(
+		"#line 7 \"sm80/fwd.cu\"\nextern \"C\" __global__ void f(float *x) { *x = __no_such_intrinsic(1); }\n");
 	struct compiler *compiler = real_compiler();
 	struct store *store = store_at(test_dir);
 	ck_assert_int_eq(cubin_get(&cubin, store, compiler, &source, target_find("sm_80"), &a_recipe, &diag), -1);
 	ck_assert_int_eq(diag.errors, 1);
-	ck_assert_msg(strstr(text_str(&diag.text), "sm80/fwd.cu(7): error") && strstr(text_str(&diag.text), "__no_such_intrinsic") &&
-	              strstr(text_str(&diag.text), compiler_path(compiler)), "%s", text_str(&diag.text));
+	ck_assert_msg(strstr(text_str(&diag.text), "sm80/fwd.cu(7): error") &&
+	                      strstr(text_str(&diag.text), "__no_such_intrinsic") &&
+	                      strstr(text_str(&diag.text), compiler_path(compiler)),
+	              "%s", text_str(&diag.text));
 	ck_assert_ptr_null(cubin.code);
 	(void)store_stats(&stats, store, true);
 	ck_assert_uint_eq(stats.entries, 0);
@@ -242,7 +250,8 @@ START_TEST(ptx_text)
 	struct diag diag = {0};
 	struct text source = source_of(kernel_source), ptx = {0};
 	struct compiler *compiler = real_compiler();
-	ck_assert_msg(compiler_ptx(&ptx, compiler, &source, target_find("sm_90a"), &diag) == 0, "%s", text_str(&diag.text));
+	ck_assert_msg(compiler_ptx(&ptx, compiler, &source, target_find("sm_90a"), &diag) == 0, "%s",
+	              text_str(&diag.text));
 	ck_assert_ptr_nonnull(strstr(text_str(&ptx), ".target sm_90a"));
 	ck_assert_ptr_nonnull(strstr(text_str(&ptx), ".entry scale"));
 	ck_assert_uint_eq(strlen(text_str(&ptx)), ptx.len);
@@ -259,7 +268,8 @@ static void get(struct cubin *cubin, struct store *store, struct compiler *compi
 	struct diag diag = {0};
 	struct text source = source_of(kernel_source);
 	*cubin = (struct cubin){0};
-	ck_assert_msg(cubin_get(cubin, store, compiler, &source, target_find("sm_90a"), &a_recipe, &diag) == 0, "%s", text_str(&diag.text));
+	ck_assert_msg(cubin_get(cubin, store, compiler, &source, target_find("sm_90a"), &a_recipe, &diag) == 0, "%s",
+	              text_str(&diag.text));
 	text_free(&source);
 }
 
@@ -319,14 +329,19 @@ START_TEST(warm_start_loads_no_compiler)
 		const double start = seconds_now();
 		get(&cubin, store, compiler);
 		const double took = seconds_now() - start;
-		_exit(!cubin.from_store ? 1 : is_mapped("libnvrtc") ? 2 : took > 0.05 ? 3 : 0); /* 5 ms are promised; a busy machine has more */
+		_exit(!cubin.from_store       ? 1
+		      : is_mapped("libnvrtc") ? 2
+		      : took > 0.05           ? 3
+		                              : 0); /* 5 ms are promised; a busy machine has more */
 	}
 	child_passed(warm);
 }
 END_TEST
 
 static const char *const bad_metas[] = {
-	"", "fagen-cubin 2\n", "fagen-cubin 1\ntarget sm_80\n",
+	"",
+	"fagen-cubin 2\n",
+	"fagen-cubin 1\ntarget sm_80\n",
 	"fagen-cubin 1\ntarget sm_90a\nregisters 1\nspill 0\nstack 0\nsmem 0\nserialized 0\ncompile_us 1\nrecipe 900\nx",
 	"fagen-cubin 1\ntarget sm_90a\nregisters -1\nspill 0\nstack 0\nsmem 0\nserialized 0\ncompile_us 1\nrecipe 0\nlog 0\n",
 	"fagen-cubin 1\ntarget sm_90a\nregisters 99999999999\nspill 0\nstack 0\nsmem 0\nserialized 0\ncompile_us 1\nrecipe 0\nlog 0\n",
@@ -342,8 +357,11 @@ START_TEST(unreadable_meta_is_a_miss)
 	struct compiler *compiler = real_compiler();
 	struct store *store = store_at(test_dir);
 	ck_assert_int_eq(cubin_key(&key, NULL, compiler, &source, target_find("sm_90a"), &diag), 0);
-	ck_assert(store_put(store, &key, &(struct store_entry){.meta = (char *)bad_metas[_i], .meta_len = strlen(bad_metas[_i]),
-	                                                       .cubin = (char *)"junk", .cubin_len = 4}));
+	ck_assert(store_put(store, &key,
+	                    &(struct store_entry){.meta = (char *)bad_metas[_i],
+	                                          .meta_len = strlen(bad_metas[_i]),
+	                                          .cubin = (char *)"junk",
+	                                          .cubin_len = 4}));
 	get(&cubin, store, compiler);
 	ck_assert(!cubin.from_store);
 	cubin_free(&cubin);
@@ -362,7 +380,8 @@ static struct store_key key_for(const char *string, const char *target, const ch
 	struct store_key key;
 	struct text source = source_of(string);
 	struct compiler *compiler = compiler_open(library, false);
-	ck_assert_msg(cubin_key(&key, NULL, compiler, &source, target_find(target), &diag) == 0, "%s", text_str(&diag.text));
+	ck_assert_msg(cubin_key(&key, NULL, compiler, &source, target_find(target), &diag) == 0, "%s",
+	              text_str(&diag.text));
 	text_free(&source);
 	compiler_close(compiler);
 	return key;
@@ -420,10 +439,12 @@ START_TEST(key_explains_itself)
 	struct text explain = {0}, source = source_of("abc"); /* SHA-256("abc") is FIPS 180's first example */
 	struct compiler *compiler = compiler_open(fake_path, false);
 	ck_assert_int_eq(cubin_key(&key, &explain, compiler, &source, target_find("sm_100f"), &diag), 0);
-	static const char *const parts[] = {"ba7816bf8f01cfea", "--gpu-architecture=sm_100f", "--std=c++17", "fagen.cu", "cubin",
-	                                    "libnvrtc 0123456789abcdef"};
+	static const char *const parts[] = {
+		"ba7816bf8f01cfea",         "--gpu-architecture=sm_100f", "--std=c++17", "fagen.cu", "cubin",
+		"libnvrtc 0123456789abcdef"};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-		ck_assert_msg(strstr(text_str(&explain), parts[i]) != NULL, "'%s' is not in\n%s", parts[i], text_str(&explain));
+		ck_assert_msg(strstr(text_str(&explain), parts[i]) != NULL, "'%s' is not in\n%s", parts[i],
+		              text_str(&explain));
 	text_free(&explain);
 	text_free(&source);
 	compiler_close(compiler);

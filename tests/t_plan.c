@@ -57,7 +57,7 @@ static bool visible(const struct spec *spec, int64_t sq, int64_t sk, int64_t q, 
 		if (strcmp(name, "causal") == 0            ? behind < 0
 		    : strcmp(name, "causal_top_left") == 0 ? k > q
 		                                           : (arg[0] != SPEC_UNBOUNDED && behind > arg[0]) ||
-		                                                 (arg[1] != SPEC_UNBOUNDED && -behind > arg[1]))
+		                                                     (arg[1] != SPEC_UNBOUNDED && -behind > arg[1]))
 			return false;
 	}
 	return true;
@@ -70,7 +70,7 @@ static struct spec spec_random(void)
 	for (int i = (int)rng_in(0, 2); i > 0; i--) {
 		const int which = (int)rng_in(0, 2);
 		const int64_t left = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400),
-		              right = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400);
+			      right = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400);
 		spec_mask(&spec, names[which], which == 2 ? left : 0, which == 2 ? right : 0);
 	}
 	if (rng() % 4 == 0)
@@ -245,7 +245,7 @@ START_TEST(visited_share)
 		for (int64_t q0 = 0; q0 < sq; q0 += c->tile_m)
 			for (int64_t k0 = 0; k0 < sk; k0 += c->tile_n) {
 				const int64_t q1 = q0 + c->tile_m < sq ? q0 + c->tile_m : sq,
-				              k1 = k0 + c->tile_n < sk ? k0 + c->tile_n : sk;
+					      k1 = k0 + c->tile_n < sk ? k0 + c->tile_n : sk;
 				int64_t in_tile = 0;
 				for (int64_t q = q0; q < q1; q++)
 					for (int64_t k = k0; k < k1; k++)
@@ -287,8 +287,11 @@ END_TEST
 START_TEST(zero_lengths)
 {
 	const struct spec spec = spec_plain(64, 64);
-	static const struct problem problems[] = {
-	    {0, 4, 4, 64, 64, 16}, {2, 4, 4, 0, 64, 16}, {2, 4, 4, 64, 0, 16}, {2, 4, 4, 0, 0, 16}, {1, 1, 1, 1, 1, 2}};
+	static const struct problem problems[] = {{0, 4, 4, 64, 64, 16},
+	                                          {2, 4, 4, 0, 64, 16},
+	                                          {2, 4, 4, 64, 0, 16},
+	                                          {2, 4, 4, 0, 0, 16},
+	                                          {1, 1, 1, 1, 1, 2}};
 	for (size_t i = 0; i < sizeof problems / sizeof *problems; i++)
 		for (int pass = 0; pass < PASS_COUNT; pass++) {
 			must_make(&plan, &spec, "A100", &problems[i], (enum pass)pass);
@@ -307,7 +310,7 @@ START_TEST(wrong_problems)
 {
 	const struct spec spec = spec_plain(64, 64);
 	static const struct problem problems[] = {
-	    {1, 3, 2, 8, 8, 16}, {1, 4, 0, 8, 8, 16}, {1, 4, 4, -1, 8, 16}, {1, 4, 4, 8, 8, 4}};
+		{1, 3, 2, 8, 8, 16}, {1, 4, 0, 8, 8, 16}, {1, 4, 4, -1, 8, 16}, {1, 4, 4, 8, 8, 4}};
 	for (size_t i = 0; i < sizeof problems / sizeof *problems; i++) {
 		struct diag diag = {0};
 		ck_assert_int_eq(make(&plan, &spec, "A100", &problems[i], PASS_FORWARD, &diag), -1);
@@ -324,7 +327,7 @@ START_TEST(hbm_traffic)
 	const struct problem problem = {2, 8, 2, 2048, 1024, 16};
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
 	const double q = 2.0 * 2 * 8 * 2048 * 128, k = 2.0 * 2 * 2 * 1024 * 128, v = k / 2, o = q / 2,
-	             lse = 4.0 * 2 * 8 * 2048;
+		     lse = 4.0 * 2 * 8 * 2048;
 	ck_assert_double_eq_tol(best(&plan)->hbm_bytes, q + k + v + o + lse, 0.5);
 	ck_assert_double_eq_tol(plan.standard_bytes, q + k + v + o + 4 * 4.0 * 2 * 8 * 2048 * 1024, 0.5);
 	/* Past L2 the streamed side is read again, never more often than there are query tiles. */
@@ -459,8 +462,8 @@ START_TEST(backward_traffic)
 	                 0);
 	const double rows = 2 * 4 * 640, keys = 2 * 2 * 1280, line = 2 * 64;
 	ck_assert_double_eq_tol(
-	    best(&plan)->hbm_bytes,
-	    keys * 4 * line + rows * (2 * line + 8) + rows * (2 * line + 4) + rows * 3 * 4 * 64 + rows * line, 0.5);
+		best(&plan)->hbm_bytes,
+		keys * 4 * line + rows * (2 * line + 8) + rows * (2 * line + 4) + rows * 3 * 4 * 64 + rows * line, 0.5);
 	ck_assert_int_eq(best(&plan)->ctas, 2 * 2 * 1280 / best(&plan)->tile_n);
 	const double tiles = 2.0 * 4 * (640.0 / best(&plan)->tile_m) * (1280.0 / best(&plan)->tile_n);
 	ck_assert_double_ge(best(&plan)->l2_bytes, tiles * best(&plan)->tile_m * (2 * line + 8 + 4 * 64));
@@ -513,10 +516,10 @@ START_TEST(explicit_tiles)
 		struct tile_request tile;
 		const char *gpu, *says, *nearest;
 	} refused[] = {
-	    {{64, 64, 4, 2}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
-	    {{100, 64, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
-	    {{128, 64, 16, 1}, "H200", "86016", "n 64, warps 4"},
-	    {{64, 4096, 0, 0}, "H200", "shared memory", "m 64, n 64"},
+		{{64, 64, 4, 2}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
+		{{100, 64, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
+		{{128, 64, 16, 1}, "H200", "86016", "n 64, warps 4"},
+		{{64, 4096, 0, 0}, "H200", "shared memory", "m 64, n 64"},
 	};
 	spec.place[KEY_tile] = (struct place){7, 3};
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
@@ -527,7 +530,7 @@ START_TEST(explicit_tiles)
 		ck_assert_int_eq(wrong.errors, 1);
 		ck_assert_int_eq(wrong.first.line, 7);
 		ck_assert_msg(strstr(text, "t.yaml:7:3: error:") && strstr(text, refused[i].says) &&
-		                  strstr(text, refused[i].nearest),
+		                      strstr(text, refused[i].nearest),
 		              "%s", text);
 		diag_free(&wrong);
 	}

@@ -12,10 +12,10 @@
 enum { PROGRAMS = 40, SIDE_MAX = 32 };
 
 /* Check notes every assertion that is passed; the loops over grids pass millions. */
-#define must(condition, ...)               \
-	do {                                   \
+#define must(condition, ...)                       \
+	do {                                       \
 		if (!(condition))                  \
-			ck_abort_msg(__VA_ARGS__);     \
+			ck_abort_msg(__VA_ARGS__); \
 	} while (0)
 
 /* ---- masks under test, each with its own truth ---- */
@@ -67,7 +67,8 @@ static void mask_random(struct mask *m, uint64_t seed, enum kind kind)
 		seed += 1000003;
 		m->tree = kind == ANY ? tree_bool(&m->grove, 4) : random_bound(&m->grove, kind == LARGE_BOUNDS);
 		for (uint64_t more = grove_random(&m->grove, kind == ANY ? 2 : 4); more; more--)
-			m->tree = tree_new(&m->grove, '&', m->tree, random_bound(&m->grove, kind == LARGE_BOUNDS), NULL);
+			m->tree =
+				tree_new(&m->grove, '&', m->tree, random_bound(&m->grove, kind == LARGE_BOUNDS), NULL);
 		text_free(&text);
 		tree_text(&text, m->tree);
 	} while (text.len >= sizeof m->text);
@@ -94,7 +95,8 @@ static bool residual_is(const struct program *p, bool value)
 	return n->op == EXPR_CONST && n->i == value;
 }
 
-static const int lengths[][2] = {{0, 0}, {0, 5}, {5, 0}, {1, 1}, {1, 7}, {7, 1}, {2, 5}, {5, 2}, {12, 12}, {6, 19}, {19, 6}, {21, 18}};
+static const int lengths[][2] = {{0, 0}, {0, 5}, {5, 0},   {1, 1},  {1, 7},  {7, 1},
+                                 {2, 5}, {5, 2}, {12, 12}, {6, 19}, {19, 6}, {21, 18}};
 enum { LENGTHS = sizeof lengths / sizeof *lengths };
 static const int tiles[] = {1, 3, 4, 8};
 enum { TILES = sizeof tiles / sizeof *tiles };
@@ -102,7 +104,10 @@ enum { TILES = sizeof tiles / sizeof *tiles };
 /* ---- one tile's ranges ---- */
 
 /* Visible positions across a tile: the first, one past the last, and whether a position is seen from the whole tile. */
-struct seen { int64_t begin, end; bool any[SIDE_MAX], all[SIDE_MAX]; };
+struct seen {
+	int64_t begin, end;
+	bool any[SIDE_MAX], all[SIDE_MAX];
+};
 
 static void seen_from(struct seen *s, const struct mask *m, int64_t sq, int64_t sk, bool rows, int64_t t0, int64_t t1)
 {
@@ -126,9 +131,10 @@ static void seen_from(struct seen *s, const struct mask *m, int64_t sq, int64_t 
 static void range_holds(const struct mask *m, const struct seen *s, struct range r, int64_t len, const char *what)
 {
 	const bool exact = residual_is(&m->program, true) || residual_is(&m->program, false);
-	must(0 <= r.begin && r.begin <= r.full_begin && r.full_begin <= r.full_end && r.full_end <= r.end && r.end <= len,
-	              "%s of %s: [%ld, %ld) full [%ld, %ld) of %ld", what, m->text, (long)r.begin, (long)r.end, (long)r.full_begin,
-	              (long)r.full_end, (long)len);
+	must(0 <= r.begin && r.begin <= r.full_begin && r.full_begin <= r.full_end && r.full_end <= r.end &&
+	             r.end <= len,
+	     "%s of %s: [%ld, %ld) full [%ld, %ld) of %ld", what, m->text, (long)r.begin, (long)r.end,
+	     (long)r.full_begin, (long)r.full_end, (long)len);
 	for (int64_t p = 0; p < len; p++) {
 		const bool in = p >= r.begin && p < r.end, full = p >= r.full_begin && p < r.full_end;
 		must(in || !s->any[p], "%s of %s misses %ld", what, m->text, (long)p);
@@ -150,7 +156,8 @@ static void ranges_hold(const struct mask *m, int64_t sq, int64_t sk)
 		}
 		for (int64_t t = 0; t < sk + 3; t += tiles[i]) {
 			seen_from(&s, m, sq, sk, false, t, t + tiles[i]);
-			range_holds(m, &s, program_query_range(&m->program, sq, sk, t, t + tiles[i]), sq, "query range");
+			range_holds(m, &s, program_query_range(&m->program, sq, sk, t, t + tiles[i]), sq,
+			            "query range");
 		}
 	}
 }
@@ -158,14 +165,17 @@ static void ranges_hold(const struct mask *m, int64_t sq, int64_t sk)
 static void classes_hold(struct mask *m, int64_t sq, int64_t sk)
 {
 	for (int i = 0; i < 60; i++) {
-		const int64_t q0 = (int64_t)grove_random(&m->grove, (uint64_t)sq + 4) - 2, k0 = (int64_t)grove_random(&m->grove, (uint64_t)sk + 4) - 2;
-		const int64_t q1 = q0 + (int64_t)grove_random(&m->grove, 9), k1 = k0 + (int64_t)grove_random(&m->grove, 9);
+		const int64_t q0 = (int64_t)grove_random(&m->grove, (uint64_t)sq + 4) - 2,
+			      k0 = (int64_t)grove_random(&m->grove, (uint64_t)sk + 4) - 2;
+		const int64_t q1 = q0 + (int64_t)grove_random(&m->grove, 9),
+			      k1 = k0 + (int64_t)grove_random(&m->grove, 9);
 		int64_t visible = 0;
 		for (int64_t q = q0; q < q1; q++)
 			for (int64_t k = k0; k < k1; k++)
 				visible += truth(m, sq, sk, q, k);
 		const enum tile_class c = program_tile_class(&m->program, sq, sk, q0, q1, k0, k1);
-		must(c != TILE_EMPTY || visible == 0, "%s: [%ld,%ld)x[%ld,%ld) is not empty", m->text, (long)q0, (long)q1, (long)k0, (long)k1);
+		must(c != TILE_EMPTY || visible == 0, "%s: [%ld,%ld)x[%ld,%ld) is not empty", m->text, (long)q0,
+		     (long)q1, (long)k0, (long)k1);
 		must(c != TILE_FULL || visible == (q1 - q0) * (k1 - k0), "%s: not full", m->text);
 		if (residual_is(&m->program, true) && visible == (q1 - q0) * (k1 - k0) && visible)
 			must(c == TILE_FULL, "%s: a full tile is not recognised", m->text);
@@ -179,7 +189,8 @@ static void mask_holds(const struct mask *m, int64_t sq, int64_t sk)
 		for (int64_t k = 0; k < sk; k++) {
 			const int64_t name[NAME_COUNT] = {1, 2, q, k, sq, sk};
 			const bool kept = expr_eval_int(&m->program.pool, m->program.mask, name);
-			must(kept == truth(m, sq, sk, q, k), "%s at q=%ld k=%ld of %ldx%ld", m->text, (long)q, (long)k, (long)sq, (long)sk);
+			must(kept == truth(m, sq, sk, q, k), "%s at q=%ld k=%ld of %ldx%ld", m->text, (long)q, (long)k,
+			     (long)sq, (long)sk);
 		}
 	}
 }
@@ -234,9 +245,12 @@ START_TEST(host_large)
 		lowered++;
 		for (int i = 0; i < 40; i++) {
 			const uint64_t far = i % 3 ? INT32_MAX : 100;
-			const int64_t sq = 1 + (int64_t)grove_random(&g, far), sk = i % 4 ? 1 + (int64_t)grove_random(&g, far) : sq;
-			const int64_t q = (int64_t)grove_random(&g, (uint64_t)sq), near = q - sq + sk + (int64_t)grove_random(&g, 40) - 20;
-			const int64_t k = i % 2 || near < 0 || near >= sk ? (int64_t)grove_random(&g, (uint64_t)sk) : near;
+			const int64_t sq = 1 + (int64_t)grove_random(&g, far),
+				      sk = i % 4 ? 1 + (int64_t)grove_random(&g, far) : sq;
+			const int64_t q = (int64_t)grove_random(&g, (uint64_t)sq),
+				      near = q - sq + sk + (int64_t)grove_random(&g, 40) - 20;
+			const int64_t k =
+				i % 2 || near < 0 || near >= sk ? (int64_t)grove_random(&g, (uint64_t)sk) : near;
 			cell_holds(&m, sq, sk, q, k, 1 + (int64_t)grove_random(&g, 128));
 		}
 	}
@@ -276,11 +290,24 @@ static bool preset_truth(const struct mask_term *t, big sq, big sk, big q, big k
 	if (strcmp(name, "causal_top_left") == 0)
 		return k <= q;
 	const big back = (q - sq) - (k - sk);
-	return (t->arg[0] == SPEC_UNBOUNDED || back <= t->arg[0]) && (t->arg[1] == SPEC_UNBOUNDED || -back <= t->arg[1]);
+	return (t->arg[0] == SPEC_UNBOUNDED || back <= t->arg[0]) &&
+	       (t->arg[1] == SPEC_UNBOUNDED || -back <= t->arg[1]);
 }
 
-static const int64_t window_args[] = {0, 1, 5, 17, -1, -3, 100, INT64_C(1) << 31, INT64_C(1) << 62, INT64_MAX - 1, SPEC_UNBOUNDED,
-                                      -(INT64_C(1) << 31), -(INT64_C(1) << 62), INT64_MIN};
+static const int64_t window_args[] = {0,
+                                      1,
+                                      5,
+                                      17,
+                                      -1,
+                                      -3,
+                                      100,
+                                      INT64_C(1) << 31,
+                                      INT64_C(1) << 62,
+                                      INT64_MAX - 1,
+                                      SPEC_UNBOUNDED,
+                                      -(INT64_C(1) << 31),
+                                      -(INT64_C(1) << 62),
+                                      INT64_MIN};
 enum { ARGS = sizeof window_args / sizeof *window_args };
 
 /* All pairs of window arguments, and the two alignments; row 0 and 1 are the alignments. */
@@ -303,9 +330,11 @@ START_TEST(host_presets)
 		for (int l = 0; l < LENGTHS; l++) {
 			const int64_t sq = lengths[l][0], sk = lengths[l][1];
 			for (int64_t q = 0; q < sq; q++) {
-				const struct range r = program_key_range(&p, sq, sk, q, q + 1), rr = program_key_range(&both, sq, sk, q, q + 1);
+				const struct range r = program_key_range(&p, sq, sk, q, q + 1),
+						   rr = program_key_range(&both, sq, sk, q, q + 1);
 				for (int64_t k = 0; k < sk; k++) {
-					const bool v = preset_truth(&term[0], sq, sk, q, k), vv = v && preset_truth(&term[1], sq, sk, q, k);
+					const bool v = preset_truth(&term[0], sq, sk, q, k),
+						   vv = v && preset_truth(&term[1], sq, sk, q, k);
 					must(v == (k >= r.begin && k < r.end), "term %d", i);
 					must(vv == (k >= rr.begin && k < rr.end), "terms %d and %d", i, i * 7 % TERMS);
 				}
@@ -333,7 +362,8 @@ static void same_mask(const char *a, const char *b, bool same)
 		ck_assert(mask_lower(&m[i]));
 		program_texts(&text[i], &m[i].program);
 	}
-	must((strcmp(text_str(&text[0]), text_str(&text[1])) == 0) == same, "%s and %s:\n%s\n%s", a, b, text_str(&text[0]), text_str(&text[1]));
+	must((strcmp(text_str(&text[0]), text_str(&text[1])) == 0) == same, "%s and %s:\n%s\n%s", a, b,
+	     text_str(&text[0]), text_str(&text[1]));
 	ck_assert_int_eq(memcmp(&m[0].program, &m[1].program, sizeof m[0].program) == 0, same);
 	text_free(&text[0]);
 	text_free(&text[1]);
@@ -389,7 +419,8 @@ START_TEST(many_bounds)
 	struct text text = {0};
 	m.tree = NULL;
 	for (int i = 0; i < 24; i++) { /* k <= q + i*sk - 3i: no two are parallel */
-		const struct tree *right = tree_new(g, '~', tree_new(g, '+', tree_name(g, 2), scaled(g, 5, i), NULL), tree_number(g, 3 * i), NULL);
+		const struct tree *right = tree_new(g, '~', tree_new(g, '+', tree_name(g, 2), scaled(g, 5, i), NULL),
+		                                    tree_number(g, 3 * i), NULL);
 		const struct tree *t = tree_new(g, 'l', tree_name(g, 3), right, NULL);
 		m.tree = m.tree ? tree_new(g, '&', m.tree, t, NULL) : t;
 	}
@@ -407,9 +438,12 @@ END_TEST
 
 /* ---- emitted functions, compiled for the host ---- */
 
-struct emitted_range { int begin, end, full_begin, full_end; };
+struct emitted_range {
+	int begin, end, full_begin, full_end;
+};
 struct emitted {
-	struct emitted_range (*key_range)(long long, long long, int, int), (*query_range)(long long, long long, int, int);
+	struct emitted_range (*key_range)(long long, long long, int, int),
+		(*query_range)(long long, long long, int, int);
 	int (*mask_keep)(int b, int h, int q, int k, int sq, int sk);
 	/* Walks a stream; writes tile and class of each step, returns how many there were, -1 if stream_count disagrees. */
 	int (*stream)(int keys, int t0, int t1, int size, int sq, int sk, int *tile, int *class);
@@ -438,8 +472,9 @@ static const char wrappers[] =
 	"	return n == count ? n : -1;\n"
 	"}\n";
 
-static const char *const program_symbols[] = {"wide_min", "wide_max", "wide_abs", "floor_div", "floor_mod", "key_range", "query_range",
-                                              "RowState", "row_state", "ColState", "col_state", "mask_keep", "score", "score_grad", "SCORE_IDENTITY"};
+static const char *const program_symbols[] = {"wide_min",  "wide_max",    "wide_abs", "floor_div",  "floor_mod",
+                                              "key_range", "query_range", "RowState", "row_state",  "ColState",
+                                              "col_state", "mask_keep",   "score",    "score_grad", "SCORE_IDENTITY"};
 
 /* The programs in one translation unit, each with its own names. */
 static void emitted_source(struct text *out, const struct program *const *program, int count)
@@ -448,7 +483,8 @@ static void emitted_source(struct text *out, const struct program *const *progra
 	add_template(out, "contract.h");
 	for (int i = 0; i < count; i++) {
 		for (size_t j = 0; j < sizeof program_symbols / sizeof *program_symbols; j++)
-			text_addf(out, "#undef %s\n#define %s %s_%d\n", program_symbols[j], program_symbols[j], program_symbols[j], i);
+			text_addf(out, "#undef %s\n#define %s %s_%d\n", program_symbols[j], program_symbols[j],
+			          program_symbols[j], i);
 		source_program(out, NULL, program[i]);
 		for (const char *w = wrappers; *w; w++) {
 			if (w[0] == '%' && w[1] == 'd') {
@@ -473,10 +509,11 @@ static void *host_load(const struct text *source)
 	ck_assert_ptr_nonnull(file);
 	ck_assert_uint_eq(fwrite(source->data, 1, source->len, file), source->len);
 	ck_assert_int_eq(fclose(file), 0);
-	snprintf(command, sizeof command,
-	         "%s -std=c11 -O1 -Wall -Wextra -Werror -Wfatal-errors -Wno-unused-parameter -Wno-unknown-pragmas -DDEVICE='static inline' "
-	         "-fsanitize=undefined -fsanitize-undefined-trap-on-error -fno-sanitize=vptr -fPIC -shared -o %s/p.so -x c %s",
-	         cc ? cc : "cc", dir, path);
+	snprintf(
+		command, sizeof command,
+		"%s -std=c11 -O1 -Wall -Wextra -Werror -Wfatal-errors -Wno-unused-parameter -Wno-unknown-pragmas -DDEVICE='static inline' "
+		"-fsanitize=undefined -fsanitize-undefined-trap-on-error -fno-sanitize=vptr -fPIC -shared -o %s/p.so -x c %s",
+		cc ? cc : "cc", dir, path);
 	const int rc = system(command);
 	unlink(path);
 	snprintf(path, sizeof path, "%s/p.so", dir);
@@ -505,18 +542,23 @@ static void emitted_find(struct emitted *d, void *so, int i)
 	find(&d->stream, so, "stream", i);
 }
 
-static struct range host_range(struct emitted_range r) { return (struct range){r.begin, r.end, r.full_begin, r.full_end}; }
+static struct range host_range(struct emitted_range r)
+{
+	return (struct range){r.begin, r.end, r.full_begin, r.full_end};
+}
 
 static void cells_hold(const struct emitted *d, const struct mask *m, int sq, int sk)
 {
 	for (int q = 0; q < sq + 3; q++)
 		for (int k = 0; k < sk + 3; k++)
-			must(d->mask_keep(1, 2, q, k, sq, sk) == truth(m, sq, sk, q, k), "%s at q=%d k=%d of %dx%d", m->text, q, k, sq, sk);
+			must(d->mask_keep(1, 2, q, k, sq, sk) == truth(m, sq, sk, q, k), "%s at q=%d k=%d of %dx%d",
+			     m->text, q, k, sq, sk);
 }
 
 /* A stream visits, from last to first and once each, every tile with a visible cell; none besides when the program has
  * no residual; and a full tile has no hidden cell. */
-static void stream_holds(const struct emitted *d, const struct mask *m, int sq, int sk, bool keys, int t0, int t1, int size)
+static void stream_holds(const struct emitted *d, const struct mask *m, int sq, int sk, bool keys, int t0, int t1,
+                         int size)
 {
 	int tile[SIDE_MAX + 2], class[SIDE_MAX + 2];
 	struct seen s;
@@ -528,7 +570,8 @@ static void stream_holds(const struct emitted *d, const struct mask *m, int sq, 
 	bool visited[SIDE_MAX + 2] = {false};
 	for (int i = 0; i < n; i++) {
 		bool all = (tile[i] + 1) * size <= len;
-		must(tile[i] >= 0 && tile[i] * size < len && (i == 0 || tile[i] < tile[i - 1]), "%s: step %d", m->text, i);
+		must(tile[i] >= 0 && tile[i] * size < len && (i == 0 || tile[i] < tile[i - 1]), "%s: step %d", m->text,
+		     i);
 		must(class[i] == TILE_FULL || class[i] == TILE_PARTIAL, "%s: class %d", m->text, class[i]);
 		visited[tile[i]] = true;
 		for (int p = tile[i] * size; all && p < (tile[i] + 1) * size; p++)
@@ -554,13 +597,15 @@ static void emitted_holds(const struct emitted *d, const struct mask *m, int sq,
 		for (int t = 0; t < sq + 3; t += tiles[i]) {
 			const struct range want = program_key_range(&m->program, sq, sk, t, t + tiles[i]);
 			const struct range got = host_range(d->key_range(t, t + tiles[i], sq, sk));
-			must(memcmp(&want, &got, sizeof want) == 0, "%s: key_range of rows from %d, %dx%d", m->text, t, sq, sk);
+			must(memcmp(&want, &got, sizeof want) == 0, "%s: key_range of rows from %d, %dx%d", m->text, t,
+			     sq, sk);
 			stream_holds(d, m, sq, sk, true, t, t + tiles[i], tiles[(i * 3 + 2) % TILES]);
 		}
 		for (int t = 0; t < sk + 3; t += tiles[i]) {
 			const struct range want = program_query_range(&m->program, sq, sk, t, t + tiles[i]);
 			const struct range got = host_range(d->query_range(t, t + tiles[i], sq, sk));
-			must(memcmp(&want, &got, sizeof want) == 0, "%s: query_range of keys from %d, %dx%d", m->text, t, sq, sk);
+			must(memcmp(&want, &got, sizeof want) == 0, "%s: query_range of keys from %d, %dx%d", m->text,
+			     t, sq, sk);
 			stream_holds(d, m, sq, sk, false, t, t + tiles[i], tiles[(i * 3 + 2) % TILES]);
 		}
 	}
@@ -605,8 +650,9 @@ static void mask_of_term(struct mask *m, const struct mask_term *t)
 	else if (strcmp(name, "causal") == 0)
 		m->tree = tree_new(g, 'g', back, tree_number(g, 0), NULL);
 	else
-		m->tree = tree_new(g, '&', tree_new(g, 'l', back, tree_number(g, t->arg[0]), NULL),
-		                   tree_new(g, 'l', tree_new(g, '-', back, NULL, NULL), tree_number(g, t->arg[1]), NULL), NULL);
+		m->tree = tree_new(
+			g, '&', tree_new(g, 'l', back, tree_number(g, t->arg[0]), NULL),
+			tree_new(g, 'l', tree_new(g, '-', back, NULL, NULL), tree_number(g, t->arg[1]), NULL), NULL);
 	snprintf(m->text, sizeof m->text, "%s {%lld, %lld}", name, (long long)t->arg[0], (long long)t->arg[1]);
 	lower_spec(&m->program, 1, t);
 }
@@ -614,15 +660,18 @@ static void mask_of_term(struct mask *m, const struct mask_term *t)
 /* Presets, on small grids and at lengths near 2^31, where any 32-bit sum would overflow and trap. */
 static void large_holds(const struct emitted *d, const struct mask_term *t, const struct program *p, int sq, int sk)
 {
-	const int64_t near_q[] = {0, 1, 127, sq / 2, sq - 129, sq - 2, sq - 1}, near_k[] = {0, 1, 5, sk / 2, sk - 6, sk - 2, sk - 1};
+	const int64_t near_q[] = {0, 1, 127, sq / 2, sq - 129, sq - 2, sq - 1},
+		      near_k[] = {0, 1, 5, sk / 2, sk - 6, sk - 2, sk - 1};
 	for (int i = 0; i < 7; i++) {
 		for (int j = 0; j < 7; j++) {
 			const int64_t q = near_q[i], k = near_k[j];
 			if (q < 0 || k < 0 || q >= sq || k >= sk)
 				continue;
 			ck_assert_int_eq(d->mask_keep(0, 0, (int)q, (int)k, sq, sk), preset_truth(t, sq, sk, q, k));
-			const struct range r = host_range(d->key_range(q, q + 128, sq, sk)), c = host_range(d->query_range(k, k + 128, sq, sk));
-			const struct range rp = program_key_range(p, sq, sk, q, q + 128), cp = program_query_range(p, sq, sk, k, k + 128);
+			const struct range r = host_range(d->key_range(q, q + 128, sq, sk)),
+					   c = host_range(d->query_range(k, k + 128, sq, sk));
+			const struct range rp = program_key_range(p, sq, sk, q, q + 128),
+					   cp = program_query_range(p, sq, sk, k, k + 128);
 			ck_assert_int_eq(memcmp(&r, &rp, sizeof r), 0);
 			ck_assert_int_eq(memcmp(&c, &cp, sizeof c), 0);
 			if (preset_truth(t, sq, sk, q, k)) {
@@ -639,7 +688,8 @@ START_TEST(emitted_presets)
 {
 	static struct mask m[TERMS];
 	const struct program *program[TERMS];
-	static const int large[][2] = {{INT32_MAX, INT32_MAX}, {1, INT32_MAX}, {INT32_MAX, 1}, {INT32_MAX, 1 << 30}, {1 << 20, INT32_MAX - 7}};
+	static const int large[][2] = {
+		{INT32_MAX, INT32_MAX}, {1, INT32_MAX}, {INT32_MAX, 1}, {INT32_MAX, 1 << 30}, {1 << 20, INT32_MAX - 7}};
 	struct text source = {0};
 	for (int i = 0; i < TERMS; i++) {
 		const struct mask_term t = preset_term(i);
@@ -653,7 +703,7 @@ START_TEST(emitted_presets)
 		const struct mask_term t = preset_term(i);
 		struct emitted d;
 		emitted_find(&d, so, i);
-		for (int l = 0; l < LENGTHS; l += i > 1 ? 3 : 1)
+		for (int l = 0; l<LENGTHS; l += i> 1 ? 3 : 1)
 			emitted_holds(&d, &m[i], lengths[l][0], lengths[l][1]);
 		for (size_t l = 0; l < sizeof large / sizeof *large; l++)
 			large_holds(&d, &t, program[i], large[l][0], large[l][1]);
@@ -670,7 +720,8 @@ static void philox_plain(uint32_t out[4], const uint32_t in[4], uint64_t seed, i
 	uint32_t c[4] = {in[0], in[1], in[2], in[3]}, k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 	for (int i = 0; i < rounds; i++) {
 		const uint64_t a = (uint64_t)c[0] * 3528531795u, b = (uint64_t)c[2] * 3449720151u;
-		const uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k1, (uint32_t)a};
+		const uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b, (uint32_t)(a >> 32) ^ c[3] ^ k1,
+		                          (uint32_t)a};
 		memcpy(c, next, sizeof c);
 		k0 += 2654435769u;
 		k1 += 3144134277u;
@@ -684,7 +735,8 @@ static bool keep_plain(int keep_256, uint64_t seed, uint32_t offset, uint32_t he
 	unsigned x = 0;
 	const int bit = 8 * (q % 16 / 8 * 2 + k % 2) + 7 - k / 8 % 8;
 	for (int call = 0; call < 2; call++) {
-		const uint32_t counter[4] = {(uint32_t)(2 * (k / 64 * 4 + k / 2 % 4) + call), (uint32_t)(q / 16 * 8 + q % 8), head, offset};
+		const uint32_t counter[4] = {(uint32_t)(2 * (k / 64 * 4 + k / 2 % 4) + call),
+		                             (uint32_t)(q / 16 * 8 + q % 8), head, offset};
 		uint32_t word[4];
 		philox_plain(word, counter, seed, 7);
 		for (int i = 0; i < 4; i++)
@@ -718,7 +770,11 @@ static void *dropout_load(struct dropout *d)
 
 START_TEST(philox_known_answers) /* of the generator's authors, 7 rounds */
 {
-	static const struct { uint32_t in[4]; uint64_t seed; uint32_t out[4]; } known[] = {
+	static const struct {
+		uint32_t in[4];
+		uint64_t seed;
+		uint32_t out[4];
+	} known[] = {
 		{{0, 0, 0, 0}, 0, {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}},
 		{{~0u, ~0u, ~0u, ~0u}, ~UINT64_C(0), {0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}},
 	};
@@ -740,12 +796,16 @@ START_TEST(dropout_definition)
 		long kept = 0;
 		*d.keep_256 = keeps[i];
 		for (int n = 0; n < 20000; n++) {
-			const uint64_t seed = grove_random(&g, UINT64_C(1) << 31) << 33 | grove_random(&g, UINT64_C(1) << 31);
-			const uint32_t offset = (uint32_t)grove_random(&g, UINT64_C(1) << 31) * 2, head = (uint32_t)grove_random(&g, 1000);
+			const uint64_t seed =
+				grove_random(&g, UINT64_C(1) << 31) << 33 | grove_random(&g, UINT64_C(1) << 31);
+			const uint32_t offset = (uint32_t)grove_random(&g, UINT64_C(1) << 31) * 2,
+				       head = (uint32_t)grove_random(&g, 1000);
 			const int shift = (int)grove_random(&g, 24);
-			const int q = (int)(grove_random(&g, UINT64_C(1) << 31) >> shift), k = (int)(grove_random(&g, UINT64_C(1) << 31) >> shift);
+			const int q = (int)(grove_random(&g, UINT64_C(1) << 31) >> shift),
+				  k = (int)(grove_random(&g, UINT64_C(1) << 31) >> shift);
 			const bool want = keep_plain(keeps[i], seed, offset, head, q, k);
-			must(d.keep((unsigned)seed, (unsigned)(seed >> 32), head, offset, q, k) == want, "keep %d, cell %d %d", keeps[i], q, k);
+			must(d.keep((unsigned)seed, (unsigned)(seed >> 32), head, offset, q, k) == want,
+			     "keep %d, cell %d %d", keeps[i], q, k);
 			kept += want;
 		}
 		ck_assert_int_lt(labs(kept - 20000L * keeps[i] / 256), 400); /* more than five standard deviations */
@@ -755,7 +815,13 @@ START_TEST(dropout_definition)
 END_TEST
 
 /* Frozen: these words are part of the language. */
-static const struct { int keep_256; uint64_t seed; uint32_t offset, head; int q, k; uint32_t bits; } golden[] = {
+static const struct {
+	int keep_256;
+	uint64_t seed;
+	uint32_t offset, head;
+	int q, k;
+	uint32_t bits;
+} golden[] = {
 #include "tests/dropout_golden.def"
 };
 
@@ -765,14 +831,16 @@ START_TEST(dropout_golden)
 	void *so = dropout_load(&d);
 	for (size_t i = 0; i < sizeof golden / sizeof *golden; i++) {
 		*d.keep_256 = golden[i].keep_256;
-		const uint32_t bits = d.bits((unsigned)golden[i].seed, (unsigned)(golden[i].seed >> 32), golden[i].head, golden[i].offset,
-		                             golden[i].q, golden[i].k);
+		const uint32_t bits = d.bits((unsigned)golden[i].seed, (unsigned)(golden[i].seed >> 32), golden[i].head,
+		                             golden[i].offset, golden[i].q, golden[i].k);
 		must(bits == golden[i].bits, "row %zu: got 0x%08x", i, bits);
-		const int q0 = golden[i].q / 16 * 16 + golden[i].q % 8, k0 = golden[i].k / 64 * 64 + golden[i].k % 8 / 2 * 2;
+		const int q0 = golden[i].q / 16 * 16 + golden[i].q % 8,
+			  k0 = golden[i].k / 64 * 64 + golden[i].k % 8 / 2 * 2;
 		for (int n = 0; n < 32; n++) { /* each bit belongs to the cell that the definition says */
 			const int q = q0 + 8 * (n / 16), k = k0 + n % 2 + 8 * (n / 2 % 8);
 			const int bit = 8 * (2 * (n / 16) + n % 2) + 7 - n / 2 % 8;
-			ck_assert_int_eq(golden[i].bits >> bit & 1, keep_plain(golden[i].keep_256, golden[i].seed, golden[i].offset, golden[i].head, q, k));
+			ck_assert_int_eq(golden[i].bits >> bit & 1, keep_plain(golden[i].keep_256, golden[i].seed,
+			                                                       golden[i].offset, golden[i].head, q, k));
 		}
 	}
 	dlclose(so);

@@ -24,8 +24,8 @@ START_TEST(binary_compatibility)
 		const char *target;
 		int runs[8];
 	} table[] = {
-	    {"sm_80", {80, 86, 87, 89}}, {"sm_86", {86, 87, 89}}, {"sm_89", {89}}, {"sm_90a", {90}},
-	    {"sm_100f", {100, 103}},     {"sm_120f", {120, 121}},
+		{"sm_80", {80, 86, 87, 89}}, {"sm_86", {86, 87, 89}}, {"sm_89", {89}}, {"sm_90a", {90}},
+		{"sm_100f", {100, 103}},     {"sm_120f", {120, 121}},
 	};
 	static const int capabilities[] = {50, 61, 70, 75, 80, 86, 87, 89, 90, 100, 101, 103, 110, 120, 121, 130};
 	ck_assert_int_eq(sizeof table / sizeof *table, TARGET_COUNT);
@@ -49,14 +49,14 @@ START_TEST(best_target)
 		int cc;
 		const char *target;
 	} table[] = {
-	    {70, NULL},       {75, NULL},       {80, "sm_80"},    {86, "sm_86"}, {87, "sm_86"},    {89, "sm_89"},
-	    {90, "sm_90a"},   {91, NULL},       {100, "sm_100f"}, {101, NULL},   {103, "sm_100f"}, {110, NULL},
-	    {120, "sm_120f"}, {121, "sm_120f"}, {130, NULL},      {0, NULL},     {-1, NULL},
+		{70, NULL},       {75, NULL},       {80, "sm_80"},    {86, "sm_86"}, {87, "sm_86"},    {89, "sm_89"},
+		{90, "sm_90a"},   {91, NULL},       {100, "sm_100f"}, {101, NULL},   {103, "sm_100f"}, {110, NULL},
+		{120, "sm_120f"}, {121, "sm_120f"}, {130, NULL},      {0, NULL},     {-1, NULL},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct target *target = target_for_cc(table[i].cc);
 		ck_assert_msg((target == NULL) == (table[i].target == NULL) &&
-		                  (!target || strcmp(target->name, table[i].target) == 0),
+		                      (!target || strcmp(target->name, table[i].target) == 0),
 		              "%d: %s", table[i].cc, target ? target->name : "none");
 	}
 }
@@ -97,20 +97,20 @@ START_TEST(device_names)
 	static const struct {
 		const char *said, *found;
 	} table[] = {
-	    {"h200", "H200"},
-	    {"NVIDIA H200", "H200"},
-	    {"NVIDIA H100 80GB HBM3", "H100"},
-	    {"NVIDIA H100 PCIe", "H100 PCIe"},
-	    {"NVIDIA A100-SXM4-80GB", "A100"},
-	    {"NVIDIA GeForce RTX 4090", "RTX 4090"},
-	    {"rtx 5090", "RTX 5090"},
-	    {"NVIDIA L40S", "L40S"},
-	    {"NVIDIA L4", "L4"},
-	    {"NVIDIA GeForce RTX 4090 Laptop GPU", NULL},
-	    {"NVIDIA H20", NULL},
-	    {"NVIDIA A1000", NULL},
-	    {"Tesla V100", NULL},
-	    {"", NULL},
+		{"h200", "H200"},
+		{"NVIDIA H200", "H200"},
+		{"NVIDIA H100 80GB HBM3", "H100"},
+		{"NVIDIA H100 PCIe", "H100 PCIe"},
+		{"NVIDIA A100-SXM4-80GB", "A100"},
+		{"NVIDIA GeForce RTX 4090", "RTX 4090"},
+		{"rtx 5090", "RTX 5090"},
+		{"NVIDIA L40S", "L40S"},
+		{"NVIDIA L4", "L4"},
+		{"NVIDIA GeForce RTX 4090 Laptop GPU", NULL},
+		{"NVIDIA H20", NULL},
+		{"NVIDIA A1000", NULL},
+		{"Tesla V100", NULL},
+		{"", NULL},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct device *d = device_find(table[i].said);
@@ -142,22 +142,22 @@ START_TEST(problem_text)
 	}
 	ck_assert_int_eq(diag.errors, 0);
 	static const char *const bad[] = {
-	    "",
-	    "b4",
-	    "b4 hq32 hkv8 sq4096 sk4096",
-	    "b4 hq32 hkv8 sq4096 sk4096 align8",
-	    "b4 hq32 hkv8 sq4096 sk4096 align16 ",
-	    "b4  hq32 hkv8 sq1 sk1 align16",
-	    "b-1 hq1 hkv1 sq1 sk1 align16",
-	    "b1 hq0 hkv1 sq1 sk1 align16",
-	    "b1 hq1 hkv0 sq1 sk1 align16",
-	    "b1 hq33 hkv2 sq1 sk1 align16",
-	    "b1 hq3 hkv2 sq1 sk1 align2",
-	    "b1 hq1 hkv2 sq1 sk1 align2",
-	    "b2147483648 hq1 hkv1 sq1 sk1 align2",
-	    "b1 hq1 hkv1 sq99999999999999999999 sk1 align2",
-	    "hq1 b1 hkv1 sq1 sk1 align2",
-	    "b1 hq1 hkv1 sq0x10 sk1 align2",
+		"",
+		"b4",
+		"b4 hq32 hkv8 sq4096 sk4096",
+		"b4 hq32 hkv8 sq4096 sk4096 align8",
+		"b4 hq32 hkv8 sq4096 sk4096 align16 ",
+		"b4  hq32 hkv8 sq1 sk1 align16",
+		"b-1 hq1 hkv1 sq1 sk1 align16",
+		"b1 hq0 hkv1 sq1 sk1 align16",
+		"b1 hq1 hkv0 sq1 sk1 align16",
+		"b1 hq33 hkv2 sq1 sk1 align16",
+		"b1 hq3 hkv2 sq1 sk1 align2",
+		"b1 hq1 hkv2 sq1 sk1 align2",
+		"b2147483648 hq1 hkv1 sq1 sk1 align2",
+		"b1 hq1 hkv1 sq99999999999999999999 sk1 align2",
+		"hq1 b1 hkv1 sq1 sk1 align2",
+		"b1 hq1 hkv1 sq0x10 sk1 align2",
 	};
 	for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
 		const int before = diag.errors;
@@ -178,8 +178,8 @@ START_TEST(problem_groups) /* HD-17: refused before anything is made, with the n
 		int group;
 		bool good;
 	} table[] = {
-	    {12, 2, 6, true},  {40, 8, 5, true}, {9, 3, 3, true},  {7, 1, 7, true},  {12, 2, 0, true},
-	    {33, 2, 0, false}, {3, 2, 0, false}, {4, 0, 0, false}, {2, 4, 0, false}, {12, 2, 4, false},
+		{12, 2, 6, true},  {40, 8, 5, true}, {9, 3, 3, true},  {7, 1, 7, true},  {12, 2, 0, true},
+		{33, 2, 0, false}, {3, 2, 0, false}, {4, 0, 0, false}, {2, 4, 0, false}, {12, 2, 4, false},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		const struct problem p = {1, table[i].q, table[i].kv, 8, 8, 16};
@@ -251,23 +251,23 @@ START_TEST(recipe_refuses)
 {
 	const char *const head = "recipe load_bytes 16 kv_group 1\n";
 	static const char *const bad[] = {
-	    "kernel x grid rows tile 64 threads 128 smem_bytes 0\n",
-	    "kernel 1x grid scores tile 64 threads 128 smem_bytes 0\n",
-	    "kernel x grid scores tile 0 threads 128 smem_bytes 0\n",
-	    "kernel x grid scores tile 64 threads 2048 smem_bytes 0\n",
-	    "kernel x grid scores tile 64 threads 128 smem_bytes -1\n",
-	    "kernel x grid scores tile 064 threads 128 smem_bytes 1\n",
-	    "kernel x grid scores tile 64 threads 128 smem_bytes 99999999999\n",
-	    "kernel x grid scores tile 64 threads 128 smem_bytes 1 more\n",
-	    "kernel x grid scores tile 64 threads 128\n",
-	    "kernel x grid scores tile 64 threads 128 smem_bytes 1",
-	    "kernel ../x grid scores tile 64 threads 128 smem_bytes 1\n",
-	    "kernel aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa grid scores tile 64 threads 128 smem_bytes 1\n",
-	    "piece delta size rows tile 64 unit 0 zeroed 2\n",
-	    "piece delta size columns tile 64 unit 0 zeroed 1\n",
-	    "recipe load_bytes 16 kv_group 1\n",
-	    "nonsense\n",
-	    "\n",
+		"kernel x grid rows tile 64 threads 128 smem_bytes 0\n",
+		"kernel 1x grid scores tile 64 threads 128 smem_bytes 0\n",
+		"kernel x grid scores tile 0 threads 128 smem_bytes 0\n",
+		"kernel x grid scores tile 64 threads 2048 smem_bytes 0\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes -1\n",
+		"kernel x grid scores tile 064 threads 128 smem_bytes 1\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes 99999999999\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes 1 more\n",
+		"kernel x grid scores tile 64 threads 128\n",
+		"kernel x grid scores tile 64 threads 128 smem_bytes 1",
+		"kernel ../x grid scores tile 64 threads 128 smem_bytes 1\n",
+		"kernel aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa grid scores tile 64 threads 128 smem_bytes 1\n",
+		"piece delta size rows tile 64 unit 0 zeroed 2\n",
+		"piece delta size columns tile 64 unit 0 zeroed 1\n",
+		"recipe load_bytes 16 kv_group 1\n",
+		"nonsense\n",
+		"\n",
 	};
 	struct recipe r;
 	struct text text = {0};

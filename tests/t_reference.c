@@ -57,7 +57,10 @@ static void world_make(struct world *w, const struct ref_case *c, enum input_kin
 }
 
 static void world_forward(struct world *w) { ref_attention_forward(&w->f, &w->c, w->q, w->k, w->v); }
-static void world_backward(struct world *w) { ref_attention_backward(&w->g, &w->c, w->q, w->k, w->v, w->dout, w->dlse); }
+static void world_backward(struct world *w)
+{
+	ref_attention_backward(&w->g, &w->c, w->q, w->k, w->v, w->dout, w->dlse);
+}
 
 static void world_free(struct world *w)
 {
@@ -68,8 +71,18 @@ static void world_free(struct world *w)
 
 static struct ref_case shape(int64_t b, int64_t hq, int64_t hk, int64_t sq, int64_t sk, int d, int dv)
 {
-	return (struct ref_case){.batch = b, .heads_q = hq, .heads_kv = hk, .seqlen_q = sq, .seqlen_k = sk, .head_dim_qk = d,
-	                         .head_dim_v = dv, .softmax_scale = 1 / sqrt(d), .keep_256 = 256, .seed = 0x123456789abcdef0u, .offset = 5, .bf16 = true};
+	return (struct ref_case){.batch = b,
+	                         .heads_q = hq,
+	                         .heads_kv = hk,
+	                         .seqlen_q = sq,
+	                         .seqlen_k = sk,
+	                         .head_dim_qk = d,
+	                         .head_dim_v = dv,
+	                         .softmax_scale = 1 / sqrt(d),
+	                         .keep_256 = 256,
+	                         .seed = 0x123456789abcdef0u,
+	                         .offset = 5,
+	                         .bf16 = true};
 }
 
 static struct ref_case masked(struct ref_case c, struct ref_mask m)
@@ -156,7 +169,12 @@ START_TEST(test_two_keys) /* scores ln 3 apart: weights 3/4 and 1/4 */
 }
 END_TEST
 
-static const struct { const char *name; struct ref_mask mask; int64_t sq, sk; int counts[4]; } mask_rows[] = {
+static const struct {
+	const char *name;
+	struct ref_mask mask;
+	int64_t sq, sk;
+	int counts[4];
+} mask_rows[] = {
 	{"MSK-05 bottom right", {.causal = true}, 2, 5, {4, 5}},
 	{"MSK-05 top left", {.causal_top_left = true}, 2, 5, {1, 2}},
 	{"MSK-04 decode", {.causal = true}, 1, 5, {5}},
@@ -171,12 +189,14 @@ static const struct { const char *name; struct ref_mask mask; int64_t sq, sk; in
 
 START_TEST(test_mask)
 {
-	const struct ref_case c = masked(shape(1, 1, 1, mask_rows[_i].sq, mask_rows[_i].sk, 16, 16), mask_rows[_i].mask);
+	const struct ref_case c =
+		masked(shape(1, 1, 1, mask_rows[_i].sq, mask_rows[_i].sk, 16, 16), mask_rows[_i].mask);
 	for (int64_t q = 0; q < c.seqlen_q; q++) {
 		int count = 0;
 		for (int64_t k = 0; k < c.seqlen_k; k++)
 			count += ref_visible(&c, q, k);
-		ck_assert_msg(count == mask_rows[_i].counts[q], "%s: row %" PRId64 " sees %d keys, not %d", mask_rows[_i].name, q, count, mask_rows[_i].counts[q]);
+		ck_assert_msg(count == mask_rows[_i].counts[q], "%s: row %" PRId64 " sees %d keys, not %d",
+		              mask_rows[_i].name, q, count, mask_rows[_i].counts[q]);
 	}
 }
 END_TEST
@@ -280,7 +300,8 @@ START_TEST(test_weights_sum_to_one) /* NUM-10: the weights recomputed from LSE *
 				continue;
 			double s = 0;
 			for (int d = 0; d < c.head_dim_qk; d++)
-				s += w.q[row * c.head_dim_qk + d] * w.k[((b * 2 + h / 2) * c.seqlen_k + k) * c.head_dim_qk + d];
+				s += w.q[row * c.head_dim_qk + d] *
+				     w.k[((b * 2 + h / 2) * c.seqlen_k + k) * c.head_dim_qk + d];
 			sum += exp(0.3 * s - w.f.lse[row]);
 		}
 		if (w.f.lse[row] != -INFINITY)
@@ -313,7 +334,8 @@ static void slope_check(struct world *w, const char *name, double *x, int64_t n,
 		const double below = loss(w);
 		x[i] = at;
 		const double slope = (above - below) / (2 * step);
-		ck_assert_msg(fabs(slope - gradient[i]) < 2e-8 * (1 + fabs(slope)), "%s[%" PRId64 "]: slope %.12g, gradient %.12g", name, i, slope, gradient[i]);
+		ck_assert_msg(fabs(slope - gradient[i]) < 2e-8 * (1 + fabs(slope)),
+		              "%s[%" PRId64 "]: slope %.12g, gradient %.12g", name, i, slope, gradient[i]);
 	}
 }
 
@@ -362,11 +384,18 @@ START_TEST(test_plain) /* the yardstick errs by the type's rounding: neither not
 	ref_plain_forward(&f, &c, w.q, w.k, w.v);
 	ref_plain_backward(&g, &c, w.q, w.k, w.v, w.dout, w.dlse);
 	const double unit = number_ulp(1, c.bf16);
-	const struct { const double *plain, *want; int64_t n; } row[] = {
-		{f.out, w.f.out, w.n_o}, {g.dquery, w.g.dquery, w.n_q}, {g.dkey, w.g.dkey, w.n_k}, {g.dvalue, w.g.dvalue, w.n_v}};
+	const struct {
+		const double *plain, *want;
+		int64_t n;
+	} row[] = {{f.out, w.f.out, w.n_o},
+	           {g.dquery, w.g.dquery, w.n_q},
+	           {g.dkey, w.g.dkey, w.n_k},
+	           {g.dvalue, w.g.dvalue, w.n_v}};
 	for (int i = 0; i < 4; i++) {
-		const double error = difference_max(row[i].plain, row[i].want, row[i].n) / tensor_max(row[i].want, row[i].n);
-		ck_assert_msg(error > unit / 8 && error < 2 * unit, "tensor %d: %g of its largest element, unit %g", i, error, unit);
+		const double error =
+			difference_max(row[i].plain, row[i].want, row[i].n) / tensor_max(row[i].want, row[i].n);
+		ck_assert_msg(error > unit / 8 && error < 2 * unit, "tensor %d: %g of its largest element, unit %g", i,
+		              error, unit);
 		for (int64_t k = 0; k < row[i].n; k++)
 			ck_assert_double_eq(row[i].plain[k], number_round(row[i].plain[k], c.bf16));
 	}
@@ -379,10 +408,14 @@ END_TEST
 /* ---- dropout ----------------------------------------------------------------------------------------------------------- */
 
 /* Philox 4x32-7 of the paper's own test vectors (Random123, kat_vectors). */
-static const struct { uint32_t counter[4], key[2], out[4]; } philox_answers[] = {
+static const struct {
+	uint32_t counter[4], key[2], out[4];
+} philox_answers[] = {
 	{{0, 0, 0, 0}, {0, 0}, {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}},
 	{{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}},
-	{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344}, {0xa4093822, 0x299f31d0}, {0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}},
+	{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+         {0xa4093822, 0x299f31d0},
+         {0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}},
 };
 
 static uint32_t high(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a * b) >> 32); }
@@ -391,7 +424,8 @@ static void philox_again(uint32_t x[4], uint32_t k0, uint32_t k1)
 {
 	for (uint32_t round = 0; round < 7; round++) {
 		const uint32_t key[2] = {k0 + round * 0x9E3779B9u, k1 + round * 0xBB67AE85u};
-		const uint32_t next[4] = {high(0xCD9E8D57u, x[2]) ^ x[1] ^ key[0], 0xCD9E8D57u * x[2], high(0xD2511F53u, x[0]) ^ x[3] ^ key[1], 0xD2511F53u * x[0]};
+		const uint32_t next[4] = {high(0xCD9E8D57u, x[2]) ^ x[1] ^ key[0], 0xCD9E8D57u * x[2],
+		                          high(0xD2511F53u, x[0]) ^ x[3] ^ key[1], 0xD2511F53u * x[0]};
 		memcpy(x, next, sizeof next);
 	}
 }
@@ -401,7 +435,8 @@ static bool keep_again(uint64_t seed, uint64_t offset, uint32_t head, int thresh
 {
 	uint32_t word[8], r = 0;
 	for (uint32_t call = 0; call < 2; call++) {
-		uint32_t x[4] = {2 * ((k >> 6) * 4 + ((k >> 1) & 3)) + call, (q >> 4) * 8 + (q & 7), head, (uint32_t)offset};
+		uint32_t x[4] = {2 * ((k >> 6) * 4 + ((k >> 1) & 3)) + call, (q >> 4) * 8 + (q & 7), head,
+		                 (uint32_t)offset};
 		philox_again(x, (uint32_t)seed, (uint32_t)(seed >> 32));
 		memcpy(word + 4 * call, x, sizeof x);
 	}
@@ -434,9 +469,12 @@ START_TEST(test_dropout_three_ways) /* the reference, the device's code and the 
 		for (int64_t h = 0; h < 3; h++)
 			for (int64_t q = 0; q < 40; q++)
 				for (int64_t k = 0; k < 150; k++) {
-					const struct DropoutKey key = {(unsigned)c.seed, (unsigned)(c.seed >> 32), (unsigned)(b * 3 + h), 7};
+					const struct DropoutKey key = {(unsigned)c.seed, (unsigned)(c.seed >> 32),
+					                               (unsigned)(b * 3 + h), 7};
 					const bool keep = ref_dropout_keep(&c, b, h, q, k);
-					const bool again = c.keep_256 == 256 || keep_again(c.seed, c.offset, (uint32_t)(b * 3 + h), c.keep_256, (uint32_t)q, (uint32_t)k);
+					const bool again =
+						c.keep_256 == 256 || keep_again(c.seed, c.offset, (uint32_t)(b * 3 + h),
+					                                        c.keep_256, (uint32_t)q, (uint32_t)k);
 					ck_assert_int_eq(keep, again);
 					ck_assert_int_eq(keep, dropout_keep(key, (int)q, (int)k));
 				}
@@ -444,7 +482,12 @@ START_TEST(test_dropout_three_ways) /* the reference, the device's code and the 
 END_TEST
 
 /* Frozen: rows of 64 decisions, key 0 in the lowest bit. A change here changes every user's training run. */
-static const struct { uint64_t seed, offset; int64_t b, h, q, k0; int keep; uint64_t bits; } golden[] = {
+static const struct {
+	uint64_t seed, offset;
+	int64_t b, h, q, k0;
+	int keep;
+	uint64_t bits;
+} golden[] = {
 #include "tests/dropout.golden"
 };
 
@@ -454,8 +497,10 @@ START_TEST(test_dropout_golden)
 	c.seed = golden[_i].seed, c.offset = golden[_i].offset, c.keep_256 = golden[_i].keep;
 	uint64_t bits = 0;
 	for (int k = 0; k < 64; k++)
-		bits |= (uint64_t)ref_dropout_keep(&c, golden[_i].b, golden[_i].h, golden[_i].q, golden[_i].k0 + k) << k;
-	ck_assert_msg(bits == golden[_i].bits, "row %d: 0x%016" PRIx64 ", frozen as 0x%016" PRIx64, _i, bits, golden[_i].bits);
+		bits |= (uint64_t)ref_dropout_keep(&c, golden[_i].b, golden[_i].h, golden[_i].q, golden[_i].k0 + k)
+		        << k;
+	ck_assert_msg(bits == golden[_i].bits, "row %d: 0x%016" PRIx64 ", frozen as 0x%016" PRIx64, _i, bits,
+	              golden[_i].bits);
 }
 END_TEST
 
@@ -483,7 +528,8 @@ START_TEST(test_dropout_fraction)
 	for (int k = 0; k < 512; k++)
 		ck_assert_double_lt(fabs(column[k] - 512 * p), 5.5 * sqrt(512 * p * (1 - p)));
 	ck_assert_double_lt(fabs((double)total - 262144 * p), 5 * sqrt(262144 * p * (1 - p)));
-	ck_assert_double_lt(fabs((double)both - 512 * 511 * p * p), 6 * sqrt(512 * 511 * p * p)); /* neighbours are independent */
+	ck_assert_double_lt(fabs((double)both - 512 * 511 * p * p),
+	                    6 * sqrt(512 * 511 * p * p)); /* neighbours are independent */
 }
 END_TEST
 
@@ -498,7 +544,8 @@ START_TEST(test_dropout_offset) /* RNG-03: another offset, seed or head is anoth
 		other.seed += i == 1;
 		for (int q = 0; q < 64; q++)
 			for (int k = 0; k < 64; k++)
-				differs[i] += ref_dropout_keep(&c, 0, 0, q, k) != ref_dropout_keep(&other, i == 2, 0, q, k);
+				differs[i] +=
+					ref_dropout_keep(&c, 0, 0, q, k) != ref_dropout_keep(&other, i == 2, 0, q, k);
 		ck_assert_int_gt(differs[i], 1800);
 		ck_assert_int_lt(differs[i], 2300);
 	}
@@ -539,14 +586,15 @@ START_TEST(test_number_round_trip)
 		if (isnan(x))
 			ck_assert(isnan(number_decode(number_encode(x, bf16), bf16)));
 		else
-			ck_assert_msg(number_encode(x, bf16) == bits && number_round(x, bf16) == x, "%04x is %g and back %04x", bits, x, number_encode(x, bf16));
+			ck_assert_msg(number_encode(x, bf16) == bits && number_round(x, bf16) == x,
+			              "%04x is %g and back %04x", bits, x, number_encode(x, bf16));
 	}
 }
 END_TEST
 
 START_TEST(test_number_nearest)
 {
-	ck_assert_double_eq(number_round(1 + 1 / 256.0, true), 1);           /* tie to even */
+	ck_assert_double_eq(number_round(1 + 1 / 256.0, true), 1); /* tie to even */
 	ck_assert_double_eq(number_round(1 + 3 / 256.0, true), 1 + 4 / 256.0);
 	ck_assert_double_eq(number_round(1 + 1.001 / 256, true), 1 + 2 / 256.0);
 	ck_assert_double_eq(number_round(1 + 1 / 2048.0, false), 1);
@@ -595,7 +643,10 @@ END_TEST
 
 enum { CELLS = 2 * 3 * 5 * 8 };
 
-struct pair { double want[CELLS], plain[CELLS], got[CELLS]; struct compare c; };
+struct pair {
+	double want[CELLS], plain[CELLS], got[CELLS];
+	struct compare c;
+};
 
 static void pair_make(struct pair *p)
 {
@@ -628,7 +679,12 @@ START_TEST(test_compare_accepts)
 }
 END_TEST
 
-static const struct { const char *name; int at; double put; const char *says; } planted[] = {
+static const struct {
+	const char *name;
+	int at;
+	double put;
+	const char *says;
+} planted[] = {
 	{"an error", 2 * 40 + 3 * 8 + 5, 4.5, "out[b 0][h 2][row 3][5]"},
 	{"NaN", CELLS - 1, NAN, "out[b 1][h 2][row 4][7]"},
 	{"inf", 0, INFINITY, "out[b 0][h 0][row 0][0]"},
@@ -648,7 +704,8 @@ START_TEST(test_compare_specials) /* wrong kinds of not-finite, and finite where
 {
 	struct compare_result r;
 	struct pair p;
-	static const double wrong[][2] = {{NAN, 0}, {INFINITY, -INFINITY}, {NAN, INFINITY}, {-INFINITY, NAN}, {-INFINITY, -1e30}};
+	static const double wrong[][2] = {
+		{NAN, 0}, {INFINITY, -INFINITY}, {NAN, INFINITY}, {-INFINITY, NAN}, {-INFINITY, -1e30}};
 	pair_make(&p);
 	for (int i = 0; i < 5; i++) {
 		p.want[7] = p.plain[7] = wrong[i][0];
@@ -698,7 +755,8 @@ START_TEST(test_layout) /* every element has its own place inside the buffer, al
 	const enum layout_kind kind = (enum layout_kind)_i;
 	for (int s = 0; s < 5; s++)
 		for (int t = 0; t < TENSOR_COUNT; t++) {
-			struct layout l = {.batch = sizes[s][0], .heads = sizes[s][1], .seq = sizes[s][2], .dim = 16, .bytes = 2};
+			struct layout l = {
+				.batch = sizes[s][0], .heads = sizes[s][1], .seq = sizes[s][2], .dim = 16, .bytes = 2};
 			layout_make(&l, kind, (enum tensor_id)t);
 			char *seen = calloc((size_t)l.elements + 1, 1);
 			ck_assert_ptr_nonnull(seen);
@@ -709,7 +767,8 @@ START_TEST(test_layout) /* every element has its own place inside the buffer, al
 						const int64_t at = layout_index(&l, b, h, q);
 						ck_assert_int_eq(layout_align(kind) == 16 ? at * 2 % 16 : 0, 0);
 						for (int d = 0; d < 16; d++) {
-							ck_assert_msg(at + d >= 0 && at + d < l.elements, "%s %s", layout_names[kind], tensor_names[t]);
+							ck_assert_msg(at + d >= 0 && at + d < l.elements, "%s %s",
+							              layout_names[kind], tensor_names[t]);
 							ck_assert_int_eq(seen[at + d]++, 0);
 						}
 					}
@@ -725,7 +784,8 @@ START_TEST(test_case_spelling)
 	char text[CASE_TEXT_MAX], twice[CASE_TEXT_MAX];
 	ck_assert_int_eq(case_parse(&c, "causal_d64:b2,h16/4,q4096,k0,huge,odd,seed7,planned", &d), 0);
 	ck_assert_str_eq(c.spec, "causal_d64");
-	ck_assert(c.batch == 2 && c.heads_q == 16 && c.heads_kv == 4 && c.seqlen_q == 4096 && c.seqlen_k == 0 && c.seed == 7 && c.planned);
+	ck_assert(c.batch == 2 && c.heads_q == 16 && c.heads_kv == 4 && c.seqlen_q == 4096 && c.seqlen_k == 0 &&
+	          c.seed == 7 && c.planned);
 	ck_assert(c.input == INPUT_HUGE && c.layout == LAYOUT_ODD);
 	case_print(text, &c);
 	ck_assert_str_eq(text, "causal_d64:b2,h16/4,q4096,k0,huge,odd,seed7,planned");
@@ -741,7 +801,8 @@ END_TEST
 
 START_TEST(test_case_refused)
 {
-	static const char *const bad[] = {"b", "b-1", "bx", "h4/", "q99999999999999999999", "gaus", "b2;h3", "seed", "h4/2/1"};
+	static const char *const bad[] = {"b",    "b-1",   "bx",   "h4/",   "q99999999999999999999",
+	                                  "gaus", "b2;h3", "seed", "h4/2/1"};
 	struct check_case c = {0};
 	struct diag d = {0};
 	ck_assert_int_eq(case_parse(&c, bad[_i], &d), -1);

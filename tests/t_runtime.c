@@ -43,10 +43,10 @@ SAME(CU_ATTRIBUTE_SMEM_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OP
 SAME(CU_KERNEL_MAX_DYNAMIC_SMEM, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
 /* Equal names of the handles' tags and equal widths make each pointer of the table the toolkit's own prototype. */
-#define CUDA_CALL(symbol, parameters)                                                                        \
-	_Static_assert(                                                                                      \
-	    __builtin_types_compatible_p(__typeof__(&symbol), __typeof__(((struct cuda_calls *)0)->symbol)), \
-	    #symbol " has another prototype in cuda.h");
+#define CUDA_CALL(symbol, parameters)                                                                            \
+	_Static_assert(                                                                                          \
+		__builtin_types_compatible_p(__typeof__(&symbol), __typeof__(((struct cuda_calls *)0)->symbol)), \
+		#symbol " has another prototype in cuda.h");
 CUDA_CALLS(CUDA_CALL)
 CUDA_CALLS_OPTIONAL(CUDA_CALL)
 #undef CUDA_CALL
@@ -62,10 +62,11 @@ END_TEST
 
 /* ---- fixtures ---- */
 
-#define SPEC "fagen: 1\nname: t\nhead_dim: 64\ndtype: bf16\nmask: causal\nkv_group: any\n" \
+#define SPEC                                                                          \
+	"fagen: 1\nname: t\nhead_dim: 64\ndtype: bf16\nmask: causal\nkv_group: any\n" \
 	"assume: {batch: 2, heads: 8, heads_kv: 2, seqlen: 1024}\n"
 
-static char cache[64];            /* shared by all tests of the run: each kernel is compiled once */
+static char cache[64]; /* shared by all tests of the run: each kernel is compiled once */
 static struct fake fake;
 static fagen_runtime *rt;
 static fagen_spec *spec;
@@ -233,7 +234,7 @@ START_TEST(both_passes_load)
 	ck_assert_int_eq(fake.state->libraries, 2);
 	size_t bytes = 0;
 	const fagen_args a = {
-	    .struct_size = sizeof a, .batch = 2, .heads_q = 8, .heads_kv = 2, .seqlen_q = 100, .seqlen_k = 100};
+		.struct_size = sizeof a, .batch = 2, .heads_q = 8, .heads_kv = 2, .seqlen_q = 100, .seqlen_k = 100};
 	ck_assert_int_eq(fagen_workspace_size(&bytes, k, &a, &error), FAGEN_OK);
 	ck_assert_uint_ge(bytes, (size_t)2 * 8 * 100 * 4); /* at least delta */
 }
@@ -266,7 +267,10 @@ END_TEST
 /* How the planner sees a GPU: by the driver's name where the table has it, else by target; SMs always as counted. */
 START_TEST(devices_are_recognised)
 {
-	static const struct { struct fake_device gpu; const char *name, *target; } row[] = {
+	static const struct {
+		struct fake_device gpu;
+		const char *name, *target;
+	} row[] = {
 		{{"NVIDIA H200", 9, 0, 132, 232448}, "H200", "sm_90a"},
 		{{"NVIDIA A100-SXM4-80GB", 8, 0, 108, 166912}, "A100", "sm_80"},
 		{{"NVIDIA H200 MIG 1g.18gb", 9, 0, 16, 232448}, "H200", "sm_90a"},
@@ -287,7 +291,10 @@ END_TEST
 
 START_TEST(requests_are_refused_by_name)
 {
-	static const struct { fagen_problem p; const char *field, *says; } row[] = {
+	static const struct {
+		fagen_problem p;
+		const char *field, *says;
+	} row[] = {
 		{{.align = 3}, "problem.align", "16"},
 		{{.align = -16}, "problem.align", "16"},
 		{{.batch = -1}, "problem.batch", "-1"},
@@ -349,7 +356,11 @@ END_TEST
 
 START_TEST(spec_errors_carry_place_and_key)
 {
-	static const struct { const char *yaml; int line, column; const char *field; } row[] = {
+	static const struct {
+		const char *yaml;
+		int line, column;
+		const char *field;
+	} row[] = {
 		{"fagen: 1\nhead_dim: 64\nmask: casual\n", 3, 7, "mask"},
 		{"fagen: 1\nhead_dim: 64\nheaddim: 64\n", 3, 1, "headdim"},
 		{"fagen: 1\nhead_dim: 65\n", 2, 11, "head_dim"},
@@ -378,8 +389,8 @@ START_TEST(config_and_describe_follow_struct_size)
 	ck_says(FAGEN_ERROR_INVALID, "struct_size", "config.struct_size");
 	ck_assert_ptr_null(second);
 	/* A caller whose version of the struct ends before cache_dir: the rest is default, whatever lies there. */
-	config =
-	    (fagen_config){.struct_size = offsetof(fagen_config, cache_dir), .cache_dir = (const char *)(uintptr_t)1};
+	config = (fagen_config){.struct_size = offsetof(fagen_config, cache_dir),
+	                        .cache_dir = (const char *)(uintptr_t)1};
 	ck_assert_int_eq(fagen_open(&second, &config, &error), FAGEN_OK);
 	fagen_close(second);
 	fagen_kernel_info info;
@@ -535,7 +546,11 @@ END_TEST
 
 /* ---- threads and fork ---- */
 
-struct getter { int device; fagen_kernel *kernel; int rc; };
+struct getter {
+	int device;
+	fagen_kernel *kernel;
+	int rc;
+};
 
 static void *getter_run(void *arg)
 {

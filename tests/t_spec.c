@@ -139,7 +139,8 @@ START_TEST(bad_files)
 		char expected[PATH_BYTES + 8];
 		ck_assert_msg(spec_load(&s, paths[i], &d) == -1, "%s was accepted", paths[i]);
 		ck_assert_int_gt(d.errors, 0);
-		ck_assert_msg(!strncmp(text_str(&d.text), paths[i], strlen(paths[i])), "%s is not named first", paths[i]);
+		ck_assert_msg(!strncmp(text_str(&d.text), paths[i], strlen(paths[i])), "%s is not named first",
+		              paths[i]);
 		snprintf(expected, sizeof expected, "%.*serr", (int)strlen(paths[i]) - 4, paths[i]);
 		file_compare(expected, text_str(&d.text));
 		diag_free(&d);
@@ -179,8 +180,8 @@ START_TEST(schema_file)
 	yaml_document_t document;
 	ck_assert(yaml_parser_initialize(&parser));
 	yaml_parser_set_input_string(&parser, (const unsigned char *)text_str(&schema), schema.len);
-	ck_assert_msg(yaml_parser_load(&parser, &document), "%s at line %d",
-	    parser.problem, (int)parser.problem_mark.line);
+	ck_assert_msg(yaml_parser_load(&parser, &document), "%s at line %d", parser.problem,
+	              (int)parser.problem_mark.line);
 	yaml_document_delete(&document);
 	yaml_parser_delete(&parser);
 	text_free(&schema);
@@ -191,16 +192,16 @@ START_TEST(reference_names_everything)
 {
 	struct text t = {0};
 	spec_reference(&t);
-#define SPEC_KEY(id, name, shape, fallback, doc)                                                                       \
-	ck_assert_ptr_nonnull(strstr(text_str(&t), "\n  " name "\n"));                                                 \
+#define SPEC_KEY(id, name, shape, fallback, doc)                       \
+	ck_assert_ptr_nonnull(strstr(text_str(&t), "\n  " name "\n")); \
 	ck_assert_ptr_nonnull(strstr(text_str(&t), doc));
 #include "gen/spec.def"
 #undef SPEC_KEY
 	for (int i = 0; i < preset_count; i++)
 		ck_assert_ptr_nonnull(strstr(text_str(&t), preset_table[i].definition));
-	static const char *const rules[] = {"anchors", "0128", "0o10", "128:32", "1_000", "+5", ".inf", "1e-3",
-	                                    "booleans",
-	                                    "byte order mark", "1 MiB", "tabs", "quoted", "repeated"};
+	static const char *const rules[] = {"anchors", "0128", "0o10",   "128:32",   "1_000",
+	                                    "+5",      ".inf", "1e-3",   "booleans", "byte order mark",
+	                                    "1 MiB",   "tabs", "quoted", "repeated"};
 	for (size_t i = 0; i < sizeof rules / sizeof *rules; i++)
 		ck_assert_msg(strstr(text_str(&t), rules[i]), "the reference does not speak of %s", rules[i]);
 	text_free(&t);
@@ -270,13 +271,13 @@ END_TEST
 
 START_TEST(every_key)
 {
-	const struct spec s =
-	    parse("fagen: 1\nname: 25921e05\nhead_dim: {v: 72, qk: 40}\ndtype: 'fp16'\n"
-	          "mask: {all: [causal_top_left, {window: {right: 0, left: unbounded}}, {window: {left: 7}}]}\n"
-	          "dropout: 0.1\nsoftmax_scale: .5\nkv_group: any\npasses: [backward, forward]\noutputs: [lse, out]\n"
-	          "assume: {batch: 2, heads: 12, heads_kv: 3, seqlen_q: 5, seqlen_k: 6, align: 2}\n"
-	          "tile: {backward: {m: 64, n: 32, stages: 2}, forward: {m: 128, n: 96, warps: 8}}\n"
-	          "targets: [sm_90a, sm_80]\n");
+	const struct spec s = parse(
+		"fagen: 1\nname: 25921e05\nhead_dim: {v: 72, qk: 40}\ndtype: 'fp16'\n"
+		"mask: {all: [causal_top_left, {window: {right: 0, left: unbounded}}, {window: {left: 7}}]}\n"
+		"dropout: 0.1\nsoftmax_scale: .5\nkv_group: any\npasses: [backward, forward]\noutputs: [lse, out]\n"
+		"assume: {batch: 2, heads: 12, heads_kv: 3, seqlen_q: 5, seqlen_k: 6, align: 2}\n"
+		"tile: {backward: {m: 64, n: 32, stages: 2}, forward: {m: 128, n: 96, warps: 8}}\n"
+		"targets: [sm_90a, sm_80]\n");
 	ck_assert_str_eq(s.name, "25921e05");
 	ck_assert_int_eq(s.head_dim_qk, 40);
 	ck_assert_int_eq(s.head_dim_v, 72);
@@ -299,8 +300,8 @@ START_TEST(every_key)
 	ck_assert(s.tile[PASS_BACKWARD].m == 64 && s.tile[PASS_BACKWARD].n == 32);
 	ck_assert(s.tile[PASS_BACKWARD].warps == 0 && s.tile[PASS_BACKWARD].stages == 2);
 	for (int i = 0; i < TARGET_COUNT; i++)
-		ck_assert_int_eq(s.targets[i], !strcmp(target_table[i].name, "sm_80") ||
-		    !strcmp(target_table[i].name, "sm_90a"));
+		ck_assert_int_eq(s.targets[i],
+		                 !strcmp(target_table[i].name, "sm_80") || !strcmp(target_table[i].name, "sm_90a"));
 	for (int k = 0; k < KEY_COUNT; k++)
 		ck_assert_int_gt(s.place[k].line, 0);
 	ck_assert_int_eq(s.place[KEY_dropout].line, 6);
@@ -335,10 +336,14 @@ START_TEST(dropout_steps)
 }
 END_TEST
 
-static const struct { const char *text; double value; } reals[] = {
-	{"1e-3", 0.001}, {"1E-3", 0.001}, {".5", 0.5}, {"5.", 5}, {"0.1", 0.1}, {"1", 1}, {"10", 10}, {"1e+10", 1e10},
-	{"1e10", 1e10}, {"0.0625", 0.0625}, {"2.5e-3", 0.0025}, {".5e1", 5}, {"5.e1", 50}, {"0.10", 0.1},
-	{"1e-30", 1e-30}, {"0.088388347648318447", 0.088388347648318447},
+static const struct {
+	const char *text;
+	double value;
+} reals[] = {
+	{"1e-3", 0.001}, {"1E-3", 0.001},    {".5", 0.5},        {"5.", 5},
+	{"0.1", 0.1},    {"1", 1},           {"10", 10},         {"1e+10", 1e10},
+	{"1e10", 1e10},  {"0.0625", 0.0625}, {"2.5e-3", 0.0025}, {".5e1", 5},
+	{"5.e1", 50},    {"0.10", 0.1},      {"1e-30", 1e-30},   {"0.088388347648318447", 0.088388347648318447},
 };
 START_TEST(real_accepted)
 {
@@ -349,11 +354,10 @@ START_TEST(real_accepted)
 END_TEST
 
 static const char *const not_reals[] = {
-	".inf", "-.inf", ".nan", ".NaN", "inf", "nan", "1_000", "0x10", "0o10", "0b1", "+5", "+.5", "1e", "1e+", ".",
-	"-.", "e5",
-	"1.2.3", "1:30", "0128", "00.5", "1 000", "1,5", "0x1p3", "1e5f", "1d3", "--1", "1-", "infinity", "1e-400",
-	"1e400",
-	"-1", "0", "0.0", "'0.5'", "\"0.5\"", "[0.5]", "{a: 0.5}", "true", "~", "",
+	".inf", "-.inf", ".nan",    ".NaN",  "inf",      "nan",  "1_000",    "0x10",   "0o10",  "0b1",  "+5",
+	"+.5",  "1e",    "1e+",     ".",     "-.",       "e5",   "1.2.3",    "1:30",   "0128",  "00.5", "1 000",
+	"1,5",  "0x1p3", "1e5f",    "1d3",   "--1",      "1-",   "infinity", "1e-400", "1e400", "-1",   "0",
+	"0.0",  "'0.5'", "\"0.5\"", "[0.5]", "{a: 0.5}", "true", "~",        "",
 };
 START_TEST(real_refused)
 {
@@ -364,11 +368,42 @@ START_TEST(real_refused)
 END_TEST
 
 static const char *const not_wholes[] = {
-	"0128", "010", "0o10", "0x10", "0b10", "128:32", "1_000", "+5", "64.0", "64.", "6.4e1", "1e99",
+	"0128",
+	"010",
+	"0o10",
+	"0x10",
+	"0b10",
+	"128:32",
+	"1_000",
+	"+5",
+	"64.0",
+	"64.",
+	"6.4e1",
+	"1e99",
 	"99999999999999999999",
-	"18446744073709551680", "4294967360", "-9223372036854775809", "9223372036854775807", "-64", "'64'", "\"64\"",
+	"18446744073709551680",
+	"4294967360",
+	"-9223372036854775809",
+	"9223372036854775807",
+	"-64",
+	"'64'",
+	"\"64\"",
 	"|\n  64",
-	"no", "off", "y", "true", "~", "null", ".inf", "64 64", "6 4", "64k", "00", "-0", "- 64", "[64]", "\"6\\04\"",
+	"no",
+	"off",
+	"y",
+	"true",
+	"~",
+	"null",
+	".inf",
+	"64 64",
+	"6 4",
+	"64k",
+	"00",
+	"-0",
+	"- 64",
+	"[64]",
+	"\"6\\04\"",
 };
 START_TEST(whole_refused)
 {
@@ -382,8 +417,8 @@ START_TEST(whole_refused)
 END_TEST
 
 /* Words that YAML 1.1 makes booleans or null stay words: right for a name, wrong elsewhere. */
-static const char *const boolean_words[] = {"no", "No", "NO", "yes", "on", "off", "Off", "y", "n", "true", "TRUE",
-    "false", "null", "1"};
+static const char *const boolean_words[] = {"no", "No", "NO",   "yes",  "on",    "off",  "Off",
+                                            "y",  "n",  "true", "TRUE", "false", "null", "1"};
 START_TEST(words_stay_words)
 {
 	static const char *const keys[] = {"mask", "dtype", "passes", "outputs", "assume", "tile", "targets"};
@@ -397,7 +432,10 @@ START_TEST(words_stay_words)
 }
 END_TEST
 
-static const struct { const char *yaml; int heads_q, heads_kv; } head_cases[] = {
+static const struct {
+	const char *yaml;
+	int heads_q, heads_kv;
+} head_cases[] = {
 	{"{head_dim: 64, kv_group: 3}", 18, 6},
 	{"{head_dim: 64, kv_group: 4}", 16, 4},
 	{"{head_dim: 64, kv_group: 1024}", 1024, 1},
@@ -418,12 +456,22 @@ START_TEST(head_counts)
 }
 END_TEST
 
-static const struct { const char *file, *name; } name_cases[] = {
-	{"specs/causal_d64.yaml", "causal_d64"}, {"a.b.yml", "a_b"}, {"no_suffix", "no_suffix"}, {"-", "_"},
-	{"", "spec"}, {NULL, "spec"}, {"dir/", "spec"}, {".hidden", "_hidden"}, {"-x.yaml", "_x"}, {"<memory>", "_memory_"},
+static const struct {
+	const char *file, *name;
+} name_cases[] = {
+	{"specs/causal_d64.yaml", "causal_d64"},
+	{"a.b.yml", "a_b"},
+	{"no_suffix", "no_suffix"},
+	{"-", "_"},
+	{"", "spec"},
+	{NULL, "spec"},
+	{"dir/", "spec"},
+	{".hidden", "_hidden"},
+	{"-x.yaml", "_x"},
+	{"<memory>", "_memory_"},
 	{"\xC3\xBC.yaml", "__"},
 	{"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa.yaml",
-	 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
+         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"},
 };
 START_TEST(name_from_file)
 {
@@ -437,14 +485,19 @@ END_TEST
 
 /* Forms of one file that mean the same. */
 static const char *const same_files[] = {
-	"head_dim: 64\nmask: causal\n", "\xEF\xBB\xBFhead_dim: 64\nmask: causal\n", "head_dim: 64\r\nmask: causal\r\n",
-	"head_dim: 64\rmask: causal\r", "{\"head_dim\": 64, \"mask\": \"causal\"}",
+	"head_dim: 64\nmask: causal\n",
+	"\xEF\xBB\xBFhead_dim: 64\nmask: causal\n",
+	"head_dim: 64\r\nmask: causal\r\n",
+	"head_dim: 64\rmask: causal\r",
+	"{\"head_dim\": 64, \"mask\": \"causal\"}",
 	"---\nhead_dim: 64\nmask: causal\n...\n",
-	"%YAML 1.2\n---\nhead_dim: 64\nmask: causal\n", "# c\n\nmask:\n  'causal'\nhead_dim:   64   # d",
+	"%YAML 1.2\n---\nhead_dim: 64\nmask: causal\n",
+	"# c\n\nmask:\n  'causal'\nhead_dim:   64   # d",
 	"head_dim: 64\nmask: {all: [causal]}",
 	"head_dim: {qk: 64, v: 64}\nmask:\n  all:\n  - causal\n",
 	"\xEF\xBB\xBF# only a comment first\r\nhead_dim: 64\r\nmask: causal",
-	"? head_dim\n: 64\n? mask\n: causal\n", "head_dim:\t64\nmask:\tcausal\t# tabs between tokens\n",
+	"? head_dim\n: 64\n? mask\n: causal\n",
+	"head_dim:\t64\nmask:\tcausal\t# tabs between tokens\n",
 };
 START_TEST(same_meaning)
 {
@@ -612,7 +665,8 @@ START_TEST(locale_independent)
 	char folder[] = "/tmp/fagen_locale_XXXXXX", command[160];
 	if (!setlocale(LC_ALL, "de_DE.UTF-8")) {
 		ck_assert_ptr_nonnull(mkdtemp(folder));
-		snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1", folder, folder);
+		snprintf(command, sizeof command, "localedef -i de_DE -f UTF-8 %s/de_DE.UTF-8 >%s/log 2>&1", folder,
+		         folder);
 		const int made = system(command);
 		setenv("LOCPATH", folder, 1);
 		ck_assert(setlocale(LC_ALL, "de_DE.UTF-8") || made != 0);
@@ -654,12 +708,28 @@ START_TEST(text_grows)
 }
 END_TEST
 
-static const struct { const char *bytes; size_t length; } characters[] = {
-	{"a", 1}, {"\xC3\xBC", 2}, {"\xE2\x82\xAC", 3}, {"\xF0\x9F\x98\x80", 4}, {"\x80", 0}, {"\xC0\x80", 0},
+static const struct {
+	const char *bytes;
+	size_t length;
+} characters[] = {
+	{"a", 1},
+	{"\xC3\xBC", 2},
+	{"\xE2\x82\xAC", 3},
+	{"\xF0\x9F\x98\x80", 4},
+	{"\x80", 0},
+	{"\xC0\x80", 0},
 	{"\xC1\xBF", 0},
-	{"\xE0\x80\x80", 0}, {"\xED\xA0\x80", 0}, {"\xF0\x80\x80\x80", 0}, {"\xF4\x90\x80\x80", 0},
+	{"\xE0\x80\x80", 0},
+	{"\xED\xA0\x80", 0},
+	{"\xF0\x80\x80\x80", 0},
+	{"\xF4\x90\x80\x80", 0},
 	{"\xF5\x80\x80\x80", 0},
-	{"\xC3", 0}, {"\xE2\x82", 0}, {"\xF0\x9F\x98", 0}, {"\xC3\x28", 0}, {"\xFF", 0}, {"\xF4\x8F\xBF\xBF", 4},
+	{"\xC3", 0},
+	{"\xE2\x82", 0},
+	{"\xF0\x9F\x98", 0},
+	{"\xC3\x28", 0},
+	{"\xFF", 0},
+	{"\xF4\x8F\xBF\xBF", 4},
 	{"\xED\x9F\xBF", 3},
 };
 START_TEST(utf8_lengths)
@@ -668,10 +738,20 @@ START_TEST(utf8_lengths)
 }
 END_TEST
 
-static const struct { const char *word, *nearest; } near_cases[] = {
-	{"casual", "causal"}, {"Causal", "causal"}, {"causl", "causal"}, {"wndow", "window"}, {"sm_90", "sm_90a"},
-	{"sm_9", "sm_90a"}, {"sm_8", "sm_80"},
-	{"bias", NULL}, {"", NULL}, {"x", NULL}, {"windows", "window"},
+static const struct {
+	const char *word, *nearest;
+} near_cases[] = {
+	{"casual", "causal"},
+	{"Causal", "causal"},
+	{"causl", "causal"},
+	{"wndow", "window"},
+	{"sm_90", "sm_90a"},
+	{"sm_9", "sm_90a"},
+	{"sm_8", "sm_80"},
+	{"bias", NULL},
+	{"", NULL},
+	{"x", NULL},
+	{"windows", "window"},
 	{"a_word_that_is_far_longer_than_any_name_of_the_language_could_ever_be", NULL},
 };
 START_TEST(nearest_names)

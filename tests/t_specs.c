@@ -43,13 +43,16 @@ static void close_all(void)
 static void golden_write(const char *head, const char *line)
 {
 	struct text next = {0};
+	bool written = false;
 	for (const char *p = text_str(&golden); *p;) {
 		const char *end = strchr(p, '\n') + 1;
-		if (strncmp(p, head, strlen(head)) != 0)
-			text_add(&next, p, (size_t)(end - p));
+		const bool same = strncmp(p, head, strlen(head)) == 0;
+		text_add(&next, same ? line : p, same ? strlen(line) : (size_t)(end - p));
+		written |= same;
 		p = end;
 	}
-	text_puts(&next, line);
+	if (!written)
+		text_puts(&next, line);
 	text_free(&golden);
 	golden = next;
 	FILE *f = fopen(GOLDEN, "w");
@@ -58,29 +61,36 @@ static void golden_write(const char *head, const char *line)
 	fclose(f);
 }
 
-static void check_build(const struct spec *spec, const struct program *program, const struct target *target, enum pass pass, bool reference)
+static void check_build(const struct spec *spec, const struct program *program, const struct target *target,
+                        enum pass pass, bool reference)
 {
 	struct diag diag = {0};
 	struct text source = {0};
 	struct cubin cubin = {0};
 	struct plan *plan = malloc(sizeof *plan);
-	const bool made = plan_make(plan, spec, program, target, device_for_target(target), &spec->assume, pass, &diag) == 0 &&
-	                  source_emit(&source, spec, program, plan, NULL, &diag) == 0 &&
-	                  cubin_get(&cubin, runtime_store(rt), runtime_compiler(rt), &source, target, &plan->recipe, &diag) == 0;
+	const bool made =
+		plan_make(plan, spec, program, target, device_for_target(target), &spec->assume, pass, &diag) == 0 &&
+		source_emit(&source, spec, program, plan, NULL, &diag) == 0 &&
+		cubin_get(&cubin, runtime_store(rt), runtime_compiler(rt), &source, target, &plan->recipe, &diag) == 0;
 	ck_assert_msg(made, "%s %s pass %d: %s", spec->name, target->name, pass, text_str(&diag.text));
 
 	const struct candidate *c = &plan->candidate[plan->chosen];
 	char head[128], line[192];
-	snprintf(head, sizeof head, "%s %s %s ", spec->name, target->name, pass == PASS_FORWARD ? "forward" : "backward");
+	snprintf(head, sizeof head, "%s %s %s ", spec->name, target->name,
+	         pass == PASS_FORWARD ? "forward" : "backward");
 	snprintf(line, sizeof line, "%s%d %d\n", head, cubin.registers, cubin.smem_bytes);
-	ck_assert_msg(cubin.spill_bytes == 0, "%sspills %d bytes at tile %dx%d w%d s%d", head, cubin.spill_bytes, c->tile_m, c->tile_n, c->warps, c->stages);
+	ck_assert_msg(cubin.spill_bytes == 0, "%sspills %d bytes at tile %dx%d w%d s%d", head, cubin.spill_bytes,
+	              c->tile_m, c->tile_n, c->warps, c->stages);
 	ck_assert_msg(!cubin.serialized, "%swas serialised by ptxas", head);
-	ck_assert_msg(cubin.smem_bytes == c->smem_bytes, "%sshared memory %d, planned %d", head, cubin.smem_bytes, c->smem_bytes);
-	ck_assert_msg(cubin.registers * 32 * c->warps <= target->regs_sm, "%s%d registers do not fit the register file", head, cubin.registers);
+	ck_assert_msg(cubin.smem_bytes == c->smem_bytes, "%sshared memory %d, planned %d", head, cubin.smem_bytes,
+	              c->smem_bytes);
+	ck_assert_msg(cubin.registers * 32 * c->warps <= target->regs_sm, "%s%d registers do not fit the register file",
+	              head, cubin.registers);
 	if (getenv("FAGEN_GOLDEN_UPDATE"))
 		golden_write(head, line);
 	else if (reference)
-		ck_assert_msg(strstr(text_str(&golden), line) != NULL, "not in " GOLDEN ": %s(make golden-update SPEC=%s)", line, spec->name);
+		ck_assert_msg(strstr(text_str(&golden), line) != NULL,
+		              "not in " GOLDEN ": %s(make golden-update SPEC=%s)", line, spec->name);
 
 	free(plan);
 	text_free(&source);

@@ -43,7 +43,10 @@ START_TEST(key_golden)
 }
 END_TEST
 
-struct record { uint32_t tag; const char *text; };
+struct record {
+	uint32_t tag;
+	const char *text;
+};
 
 static struct store_key key_from(const struct record *records)
 {
@@ -58,10 +61,18 @@ static struct store_key key_from(const struct record *records)
 START_TEST(key_sensitive)
 {
 	static const struct record lists[][5] = {
-		{{2, "ab"}, {4, "c"}},           {{2, "a"}, {4, "bc"}},          {{2, "abc"}},
-		{{2, "abc"}, {4, ""}},           {{4, ""}, {2, "abc"}},          {{4, "abc"}},
-		{{4, "x"}, {4, "y"}},            {{4, "y"}, {4, "x"}},           {{4, "xy"}},
-		{{2, "ab"}, {5, "c"}},           {{2, "ab"}, {4, "c"}, {4, "c"}}, {{258, "abc"}},
+		{{2, "ab"}, {4, "c"}},
+		{{2, "a"}, {4, "bc"}},
+		{{2, "abc"}},
+		{{2, "abc"}, {4, ""}},
+		{{4, ""}, {2, "abc"}},
+		{{4, "abc"}},
+		{{4, "x"}, {4, "y"}},
+		{{4, "y"}, {4, "x"}},
+		{{4, "xy"}},
+		{{2, "ab"}, {5, "c"}},
+		{{2, "ab"}, {4, "c"}, {4, "c"}},
+		{{258, "abc"}},
 	};
 	enum { COUNT = sizeof lists / sizeof *lists };
 	for (int i = 0; i < COUNT; i++)
@@ -131,7 +142,9 @@ START_TEST(empty_and_large)
 	const size_t len = ENTRY_SIZE_MAX + 1; /* never touched, so it costs no memory */
 	char *large = calloc(1, len);
 	key = key_of(2);
-	ck_assert(!store_put(store, &key, &(struct store_entry){.meta = (char *)"m", .meta_len = 1, .cubin = large, .cubin_len = len}));
+	ck_assert(!store_put(
+		store, &key,
+		&(struct store_entry){.meta = (char *)"m", .meta_len = 1, .cubin = large, .cubin_len = len}));
 	ck_assert_ptr_nonnull(strstr(store_note(store), "could not be kept"));
 	free(large);
 	store_close(store);
@@ -187,11 +200,26 @@ static void damage(const char *path, int how)
 	case 1: write_file(path, bytes, 1); break;
 	case 2: write_file(path, bytes, len / 2); break;
 	case 3: write_file(path, bytes, len - 1); break;
-	case 4: bytes[len] = 0; write_file(path, bytes, len + 1); break;
-	case 5: bytes[len - 1] ^= 1; write_file(path, bytes, len); break;
-	case 6: bytes[8] = 2; write_file(path, bytes, len); break; /* a format of the future */
-	case 7: memset(bytes, 0xa5, len); write_file(path, bytes, len); break;
-	case 8: unlink(path); ck_assert_int_eq(mkdir(path, 0700), 0); break;
+	case 4:
+		bytes[len] = 0;
+		write_file(path, bytes, len + 1);
+		break;
+	case 5:
+		bytes[len - 1] ^= 1;
+		write_file(path, bytes, len);
+		break;
+	case 6:
+		bytes[8] = 2;
+		write_file(path, bytes, len);
+		break; /* a format of the future */
+	case 7:
+		memset(bytes, 0xa5, len);
+		write_file(path, bytes, len);
+		break;
+	case 8:
+		unlink(path);
+		ck_assert_int_eq(mkdir(path, 0700), 0);
+		break;
 	case 9:
 		unlink(path);
 		ck_assert_int_eq(mkdir(path, 0700), 0);
@@ -205,10 +233,22 @@ static void damage(const char *path, int how)
 		ck_assert_int_eq(rename(path, other), 0);
 		ck_assert_int_eq(symlink(other, path), 0);
 		break;
-	case 11: unlink(path); ck_assert_int_eq(mkfifo(path, 0600), 0); break;
-	case 12: path_n(other, sizeof other, test_dir, 2); unlink(path); ck_assert_int_eq(link(other, path), 0); break; /* another's */
+	case 11:
+		unlink(path);
+		ck_assert_int_eq(mkfifo(path, 0600), 0);
+		break;
+	case 12:
+		path_n(other, sizeof other, test_dir, 2);
+		unlink(path);
+		ck_assert_int_eq(link(other, path), 0);
+		break; /* another's */
 	case 13: ck_assert_int_eq(chmod(path, 0660), 0); break;
-	case 14: if (geteuid() == 0) ck_assert_int_eq(chown(path, UNUSED_UID, (gid_t)-1), 0); else write_file(path, "", 0); break;
+	case 14:
+		if (geteuid() == 0)
+			ck_assert_int_eq(chown(path, UNUSED_UID, (gid_t)-1), 0);
+		else
+			write_file(path, "", 0);
+		break;
 	}
 	free(bytes);
 }
@@ -221,7 +261,8 @@ START_TEST(damaged_is_a_miss_and_heals)
 	path_n(path, sizeof path, test_dir, 1);
 	damage(path, _i);
 	ck_assert_int_eq(get_n(store, 1), GOT_MISS);
-	ck_assert_msg(strstr(store_note(store), path) && strstr(store_note(store), "damaged"), "note: %s", store_note(store));
+	ck_assert_msg(strstr(store_note(store), path) && strstr(store_note(store), "damaged"), "note: %s",
+	              store_note(store));
 	ck_assert(put_n(store, 1));
 	ck_assert_int_eq(get_n(store, 1), GOT_RIGHT);
 	ck_assert_int_eq(get_n(store, 2), GOT_RIGHT);
@@ -239,7 +280,8 @@ END_TEST
 START_TEST(every_flipped_byte_is_seen)
 {
 	const struct store_key key = key_of(7);
-	const struct store_entry entry = {.meta = (char *)"meta\n", .meta_len = 5, .cubin = (char *)"code", .cubin_len = 4};
+	const struct store_entry entry = {
+		.meta = (char *)"meta\n", .meta_len = 5, .cubin = (char *)"code", .cubin_len = 4};
 	size_t len;
 	uint8_t *bytes = entry_encode(&len, &key, &entry);
 	ck_assert_ptr_nonnull(bytes);
@@ -257,7 +299,10 @@ END_TEST
 
 /* ---- places ---- */
 
-struct place { const char *fagen, *xdg, *home; const char *want; /* NULL: the passwd home */ };
+struct place {
+	const char *fagen, *xdg, *home;
+	const char *want; /* NULL: the passwd home */
+};
 
 static void set_or_unset(const char *name, const char *value, const char *dir)
 {
@@ -270,12 +315,23 @@ static void set_or_unset(const char *name, const char *value, const char *dir)
 	setenv(name, full, 1);
 }
 
-static const struct place places[] = { /* @ is the test's folder, which exists and is private */
-	{"@/a", "@/b", "@", "@/a"},     {"@/a/", "@/b", "@", "@/a"},     {"", "@/b", "@", "@/b/fagen"},
-	{NULL, "@/b", "@", "@/b/fagen"}, {NULL, "", "@", "@/.cache/fagen"}, {NULL, "b", "@", "@/.cache/fagen"},
-	{NULL, NULL, "@", "@/.cache/fagen"}, {"a", "@/b", "@", ""},      {NULL, NULL, NULL, NULL},
-	{NULL, NULL, "", NULL},         {NULL, NULL, "/", NULL},         {NULL, NULL, "//", NULL},
-	{NULL, NULL, "a", NULL},        {NULL, NULL, "@/missing", NULL}, {NULL, NULL, "/tmp", NULL},
+static const struct place places[] = {
+	/* @ is the test's folder, which exists and is private */
+	{"@/a", "@/b", "@", "@/a"},
+	{"@/a/", "@/b", "@", "@/a"},
+	{"", "@/b", "@", "@/b/fagen"},
+	{NULL, "@/b", "@", "@/b/fagen"},
+	{NULL, "", "@", "@/.cache/fagen"},
+	{NULL, "b", "@", "@/.cache/fagen"},
+	{NULL, NULL, "@", "@/.cache/fagen"},
+	{"a", "@/b", "@", ""},
+	{NULL, NULL, NULL, NULL},
+	{NULL, NULL, "", NULL},
+	{NULL, NULL, "/", NULL},
+	{NULL, NULL, "//", NULL},
+	{NULL, NULL, "a", NULL},
+	{NULL, NULL, "@/missing", NULL},
+	{NULL, NULL, "/tmp", NULL},
 	{NULL, NULL, "/dev/null", NULL},
 };
 
@@ -328,12 +384,25 @@ END_TEST
 
 START_TEST(variables_are_checked)
 {
-	static const struct { const char *size, *wait; uint64_t bytes; int ms; bool note; } rows[] = {
-		{NULL, NULL, 1 << 30, 60000, false},       {"5000", "2", 5000, 2000, false},      {"3K", "1", 3072, 1000, false},
-		{"2m", NULL, 2 << 20, 60000, false},       {"4G", NULL, (uint64_t)4 << 30, 60000, false},
-		{"0", NULL, 1 << 30, 60000, true},         {"-1", NULL, 1 << 30, 60000, true},    {"1T", NULL, 1 << 30, 60000, true},
-		{"1GB", NULL, 1 << 30, 60000, true},       {NULL, "0", 1 << 30, 60000, true},     {NULL, "soon", 1 << 30, 60000, true},
-		{"99999999999999999999", NULL, 1 << 30, 60000, true}, {"9999999999G", NULL, 1 << 30, 60000, true},
+	static const struct {
+		const char *size, *wait;
+		uint64_t bytes;
+		int ms;
+		bool note;
+	} rows[] = {
+		{NULL, NULL, 1 << 30, 60000, false},
+		{"5000", "2", 5000, 2000, false},
+		{"3K", "1", 3072, 1000, false},
+		{"2m", NULL, 2 << 20, 60000, false},
+		{"4G", NULL, (uint64_t)4 << 30, 60000, false},
+		{"0", NULL, 1 << 30, 60000, true},
+		{"-1", NULL, 1 << 30, 60000, true},
+		{"1T", NULL, 1 << 30, 60000, true},
+		{"1GB", NULL, 1 << 30, 60000, true},
+		{NULL, "0", 1 << 30, 60000, true},
+		{NULL, "soon", 1 << 30, 60000, true},
+		{"99999999999999999999", NULL, 1 << 30, 60000, true},
+		{"9999999999G", NULL, 1 << 30, 60000, true},
 		{NULL, "1e3", 1 << 30, 60000, true},
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -393,17 +462,23 @@ static void become(uid_t uid)
 }
 
 /* Runs `body` as a user without a passwd entry. Needs root; the caller's row is not run otherwise. */
-#define AS_STRANGER(body) \
-	do { \
+#define AS_STRANGER(body)                    \
+	do {                                 \
 		const pid_t child_ = fork(); \
-		if (child_ == 0) { \
-			become(UNUSED_UID); \
-			body; \
-			_exit(0); \
-		} \
-		child_passed(child_); \
+		if (child_ == 0) {           \
+			become(UNUSED_UID);  \
+			body;                \
+			_exit(0);            \
+		}                            \
+		child_passed(child_);        \
 	} while (0)
-#define MUST(condition) do { if (!(condition)) { fprintf(stderr, "line %d\n", __LINE__); _exit(91); } } while (0)
+#define MUST(condition)                                         \
+	do {                                                    \
+		if (!(condition)) {                             \
+			fprintf(stderr, "line %d\n", __LINE__); \
+			_exit(91);                              \
+		}                                               \
+	} while (0)
 
 START_TEST(stranger_without_passwd)
 {

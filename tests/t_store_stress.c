@@ -13,13 +13,13 @@ Suite *suite(void);
 /* ---- faults ---- */
 
 static struct {
-	int fail_at;         /* the n-th call fails; 0: none */
+	int fail_at; /* the n-th call fails; 0: none */
 	int error;
 	int calls, fired;
-	bool no_tmpfile;     /* a file system without O_TMPFILE */
-	bool no_link;        /* nor hard links */
+	bool no_tmpfile; /* a file system without O_TMPFILE */
+	bool no_link;    /* nor hard links */
 	bool no_flock;
-	bool dribble;        /* reads and writes stop short, and are interrupted every other time */
+	bool dribble; /* reads and writes stop short, and are interrupted every other time */
 } fault;
 
 static bool fails(void)
@@ -32,8 +32,8 @@ static bool fails(void)
 }
 
 #define WRAP(type, name, parameters, arguments) \
-	type __real_##name parameters; \
-	type __wrap_##name parameters; \
+	type __real_##name parameters;          \
+	type __wrap_##name parameters;          \
 	type __wrap_##name parameters { return fails() ? (type)-1 : __real_##name arguments; }
 
 WRAP(int, fstat, (int fd, struct stat *st), (fd, st))
@@ -164,15 +164,20 @@ static void fail_each_call(int error, int mode, int where)
 		through = fault.fired == 0;
 		fault.fail_at = 0;
 
-		ck_assert_msg(first != GOT_WRONG && second != GOT_WRONG && third != GOT_WRONG, "wrong bytes, call %d", n);
+		ck_assert_msg(first != GOT_WRONG && second != GOT_WRONG && third != GOT_WRONG, "wrong bytes, call %d",
+		              n);
 		ck_assert_msg(where != 1 || !through || first == GOT_RIGHT, "good entry not found");
-		ck_assert_msg(open_files() == files, "call %d, %s: %d files left open", n, strerror(error), open_files() - files);
-		ck_assert_msg(kept || store_note(store)[0], "call %d, %s: not kept and no word of it", n, strerror(error));
+		ck_assert_msg(open_files() == files, "call %d, %s: %d files left open", n, strerror(error),
+		              open_files() - files);
+		ck_assert_msg(kept || store_note(store)[0], "call %d, %s: not kept and no word of it", n,
+		              strerror(error));
 		ck_assert_msg(!through || (kept && third == GOT_RIGHT), "no fault, yet not kept");
 		/* A failing unlink of the temporary name is the one thing that can leave a file. */
-		ck_assert_msg(leftovers(dir) <= (mode > 0), "call %d, %s: %d files left over", n, strerror(error), leftovers(dir));
+		ck_assert_msg(leftovers(dir) <= (mode > 0), "call %d, %s: %d files left over", n, strerror(error),
+		              leftovers(dir));
 		/* And once the trouble is over, the store is as new. */
-		ck_assert_msg(put_n(store, 1) && get_n(store, 1) == GOT_RIGHT, "call %d, %s: broken for good", n, strerror(error));
+		ck_assert_msg(put_n(store, 1) && get_n(store, 1) == GOT_RIGHT, "call %d, %s: broken for good", n,
+		              strerror(error));
 		store_close(store);
 		nftw(dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 	}
@@ -274,7 +279,8 @@ static pid_t fork_holder(struct store *store)
 
 START_TEST(lock_of_the_stopped_and_the_dead)
 {
-	struct store *store = store_open(&(struct store_config){.dir = test_dir, .ignore_env = true, .lock_timeout_ms = 400});
+	struct store *store =
+		store_open(&(struct store_config){.dir = test_dir, .ignore_env = true, .lock_timeout_ms = 400});
 	const struct store_key key = key_of(1);
 	const pid_t child = fork_holder(store);
 	kill(child, SIGSTOP);
@@ -297,7 +303,8 @@ END_TEST
 
 START_TEST(lock_inherited_by_a_child)
 {
-	struct store *store = store_open(&(struct store_config){.dir = test_dir, .ignore_env = true, .lock_timeout_ms = 2000});
+	struct store *store =
+		store_open(&(struct store_config){.dir = test_dir, .ignore_env = true, .lock_timeout_ms = 2000});
 	const struct store_key key = key_of(1);
 	const int token = store_lock(store, &key);
 	const pid_t child = fork(); /* keeps the descriptor open */
@@ -330,7 +337,10 @@ END_TEST
 
 /* ---- many at once ---- */
 
-struct shared { int compiled[64]; int wrong, failed, damaged_notes; };
+struct shared {
+	int compiled[64];
+	int wrong, failed, damaged_notes;
+};
 
 static struct shared *shared_new(void)
 {

@@ -3,8 +3,8 @@
 // reference that other kernels are measured against. Forward runs naive_scores, naive_softmax, naive_out; backward
 // naive_probs, naive_delta, naive_dscores, naive_dquery, naive_dkey_dvalue.
 
-constexpr int DEPTH = 16;            // steps of the inner dimension held in shared memory
-constexpr int ROWS = TILE_M / 16;    // of a thread: threads form a 16 x 16 grid over a tile
+constexpr int DEPTH = 16;         // steps of the inner dimension held in shared memory
+constexpr int ROWS = TILE_M / 16; // of a thread: threads form a 16 x 16 grid over a tile
 constexpr int COLS = TILE_N / 16;
 static_assert(WARPS == 8 && TILE_M % 64 == 0 && TILE_N % 64 == 0, "16 x 16 threads own groups of 4 x 4 cells");
 
@@ -60,8 +60,14 @@ struct Matrix {
 	unsigned short *data;
 	long long stride;
 	__device__ __forceinline__ Matrix(const fagen_abi_tensor &t, int b, int h)
-		: data(reinterpret_cast<unsigned short *>(t.data) + b * t.stride_batch + h * t.stride_head), stride(t.stride_seq) {}
-	__device__ __forceinline__ float load(int row, int col) const { return cvt_f32(data[row * stride + col], Element{}); }
+	    : data(reinterpret_cast<unsigned short *>(t.data) + b * t.stride_batch + h * t.stride_head),
+	      stride(t.stride_seq)
+	{
+	}
+	__device__ __forceinline__ float load(int row, int col) const
+	{
+		return cvt_f32(data[row * stride + col], Element{});
+	}
 	__device__ __forceinline__ void store(int row, int col, float v) const
 	{
 		data[row * stride + col] = (unsigned short)cvt_rn_x2(v, 0, Element{});
@@ -115,26 +121,31 @@ template <class Visit> DEVICE void each_score(const fagen_abi &p, const Tile &t,
 	const Matrix query(p.query, t.b, t.h), key(p.key, t.b, head_kv(p, t.h));
 	float acc[ROWS][COLS] = {};
 	tile_product<true, true>(
-		acc, smem, HEAD_DIM_QK, [&](int row, int d) { return t.q0 + row < p.seqlen_q ? query.load(t.q0 + row, d) : 0; },
+		acc, smem, HEAD_DIM_QK,
+		[&](int row, int d) { return t.q0 + row < p.seqlen_q ? query.load(t.q0 + row, d) : 0; },
 		[&](int d, int col) { return t.k0 + col < p.seqlen_k ? key.load(t.k0 + col, d) : 0; });
 	each_cell(acc, [&](int row, int col, float s) {
 		const int q = t.q0 + row, k = t.k0 + col;
 		if (q < p.seqlen_q && k < p.seqlen_k)
-			visit(q, k, row_state(t.b, t.h, q, p.seqlen_q, p.seqlen_k), col_state(t.b, t.h, k, p.seqlen_q, p.seqlen_k), s);
+			visit(q, k, row_state(t.b, t.h, q, p.seqlen_q, p.seqlen_k),
+			      col_state(t.b, t.h, k, p.seqlen_q, p.seqlen_k), s);
 	});
 }
 
 // to = scores from, for TILE_M rows: out from P and V, dquery from dscores and K.
 template <int WIDTH>
-DEVICE void rows_times_keys(const fagen_abi &p, Smem &smem, unsigned long long scores, const Matrix &from, const Matrix &to,
-                            int b, int h, int q0)
+DEVICE void rows_times_keys(const fagen_abi &p, Smem &smem, unsigned long long scores, const Matrix &from,
+                            const Matrix &to, int b, int h, int q0)
 {
 	const float *cells = score_row(p, scores, b, h, q0);
 #pragma unroll 1
 	for (int d0 = 0; d0 < WIDTH; d0 += TILE_N) {
 		float acc[ROWS][COLS] = {};
 		tile_product<true, false>(
-			acc, smem, p.seqlen_k, [&](int row, int k) { return q0 + row < p.seqlen_q ? cells[(long long)row * p.seqlen_k + k] : 0; },
+			acc, smem, p.seqlen_k,
+			[&](int row, int k) {
+				return q0 + row < p.seqlen_q ? cells[(long long)row * p.seqlen_k + k] : 0;
+			},
 			[&](int k, int col) { return d0 + col < WIDTH ? from.load(k, d0 + col) : 0; });
 		each_cell(acc, [&](int row, int col, float v) {
 			if (q0 + row < p.seqlen_q && d0 + col < WIDTH)
@@ -149,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_scores(const _
 	extern __shared__ __align__(16) unsigned char smem_bytes[];
 	const Tile t(p);
 	each_score(p, t, *reinterpret_cast<Smem *>(smem_bytes), [&](int q, int k, RowState row, ColState col, float s) {
-		score_row(p, p.scores, t.b, t.h, q)[k] = mask_keep(row, col) ? score(s, row, col) * LOGIT_SCALE : minus_infinity();
+		score_row(p, p.scores, t.b, t.h, q)[k] =
+			mask_keep(row, col) ? score(s, row, col) * LOGIT_SCALE : minus_infinity();
 	});
 }
 
@@ -190,8 +202,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_out(const __gr
 	const int q0 = blockIdx.x % tiles * TILE_M;
 	const int h = blockIdx.x / tiles % p.heads_q;
 	const int b = blockIdx.x / tiles / p.heads_q;
-	rows_times_keys<HEAD_DIM_V>(p, *reinterpret_cast<Smem *>(smem_bytes), p.scores, Matrix(p.value, b, head_kv(p, h)),
-	                            Matrix(p.out, b, h), b, h, q0);
+	rows_times_keys<HEAD_DIM_V>(p, *reinterpret_cast<Smem *>(smem_bytes), p.scores,
+	                            Matrix(p.value, b, head_kv(p, h)), Matrix(p.out, b, h), b, h, q0);
 }
 
 // scores = P before dropout, from the lse given, and dscores = derivative of the natural logit by the dot product; both
@@ -203,7 +215,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_probs(const __
 	each_score(p, t, *reinterpret_cast<Smem *>(smem_bytes), [&](int q, int k, RowState row, ColState col, float s) {
 		const float lse = *row_float(p.lse, t.b, t.h, q);
 		const bool visible = mask_keep(row, col) && lse != minus_infinity();
-		score_row(p, p.scores, t.b, t.h, q)[k] = visible ? ex2(score(s, row, col) * LOGIT_SCALE - lse / LN2) : 0;
+		score_row(p, p.scores, t.b, t.h, q)[k] =
+			visible ? ex2(score(s, row, col) * LOGIT_SCALE - lse / LN2) : 0;
 		score_row(p, p.dscores, t.b, t.h, q)[k] = visible ? score_grad(s, row, col) * (LOGIT_SCALE * LN2) : 0;
 	});
 }
@@ -259,8 +272,8 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_dquery(const _
 	const int q0 = blockIdx.x % tiles * TILE_M;
 	const int h = blockIdx.x / tiles % p.heads_q;
 	const int b = blockIdx.x / tiles / p.heads_q;
-	rows_times_keys<HEAD_DIM_QK>(p, *reinterpret_cast<Smem *>(smem_bytes), p.dscores, Matrix(p.key, b, head_kv(p, h)),
-	                             Matrix(p.dquery, b, h), b, h, q0);
+	rows_times_keys<HEAD_DIM_QK>(p, *reinterpret_cast<Smem *>(smem_bytes), p.dscores,
+	                             Matrix(p.key, b, head_kv(p, h)), Matrix(p.dquery, b, h), b, h, q0);
 }
 
 // grad = sum over the group's query heads of scores^T rows, for TILE_M keys: dvalue from P and dout, dkey from dscores
@@ -277,7 +290,9 @@ DEVICE void keys_times_rows(const fagen_abi &p, Smem &smem, unsigned long long s
 			const Matrix row_of(rows, b, h);
 			tile_product<false, false>(
 				acc, smem, p.seqlen_q,
-				[&](int key, int q) { return k0 + key < p.seqlen_k ? score_row(p, scores, b, h, q)[k0 + key] : 0; },
+				[&](int key, int q) {
+					return k0 + key < p.seqlen_k ? score_row(p, scores, b, h, q)[k0 + key] : 0;
+				},
 				[&](int q, int col) { return d0 + col < WIDTH ? row_of.load(q, d0 + col) : 0; });
 		}
 		each_cell(acc, [&](int key, int col, float g) {

@@ -12,7 +12,7 @@ constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // 16-column steps of a row of
 constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // of V, dO or dV
 constexpr int CHUNKS_QK = 2 * STEPS_QK;           // 16-byte chunks of a shared row, zero past the head dimension
 constexpr int CHUNKS_V = 2 * STEPS_V;
-constexpr int CHUNKS_N = TILE_N / 8;              // of a row of P or dS
+constexpr int CHUNKS_N = TILE_N / 8; // of a row of P or dS
 constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 
@@ -40,8 +40,8 @@ DEVICE constexpr int warps_down(int blocks, int steps, int wish)
 template <int ALL_BLOCKS, int ALL_STEPS, int WISH> struct Share {
 	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, WISH);
 	static constexpr int ACROSS = WARPS / DOWN;
-	static constexpr int BLOCKS = ALL_BLOCKS / DOWN;                  // 16-row blocks of a warp, neighbours
-	static constexpr int STEPS = (ALL_STEPS + ACROSS - 1) / ACROSS;   // 16-column steps of a warp, ACROSS apart
+	static constexpr int BLOCKS = ALL_BLOCKS / DOWN;                // 16-row blocks of a warp, neighbours
+	static constexpr int STEPS = (ALL_STEPS + ACROSS - 1) / ACROSS; // 16-column steps of a warp, ACROSS apart
 	static constexpr bool EVEN = ALL_STEPS % ACROSS == 0;
 	static __device__ __forceinline__ int down() { return mov_tid_x() / 32 % DOWN; }
 	static __device__ __forceinline__ int across() { return mov_tid_x() / 32 / DOWN; }
@@ -57,20 +57,24 @@ using ShareDq = Share<TILE_M / 16, STEPS_QK, 0>;
 static_assert(ShareS::EVEN, "fewer warps or a larger tile: this one leaves warps without cells");
 constexpr int BLOCKS_S = ShareS::BLOCKS, STEPS_S = ShareS::STEPS; // here a warp's columns are neighbours
 
-struct Statistics { float lse2[TILE_M], delta[TILE_M]; }; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
+struct Statistics {
+	float lse2[TILE_M], delta[TILE_M];
+}; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
 
 struct Smem {
-	unsigned short key[TILE_N * CHUNKS_QK * 8];            // [TILE_N][CHUNKS_QK], swizzled chunks; at the end dK
-	unsigned short value[TILE_N * CHUNKS_V * 8];           // [TILE_N][CHUNKS_V]; at the end dV
-	unsigned short query[STAGES][TILE_M * CHUNKS_QK * 8];  // [TILE_M][CHUNKS_QK]
-	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];    // [TILE_M][CHUNKS_V]
-	unsigned short prob[TILE_M * TILE_N];                  // [TILE_M][CHUNKS_N]
-	unsigned short dscore[TILE_M * TILE_N];                // [TILE_M][CHUNKS_N]
+	unsigned short key[TILE_N * CHUNKS_QK * 8];           // [TILE_N][CHUNKS_QK], swizzled chunks; at the end dK
+	unsigned short value[TILE_N * CHUNKS_V * 8];          // [TILE_N][CHUNKS_V]; at the end dV
+	unsigned short query[STAGES][TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK]
+	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];   // [TILE_M][CHUNKS_V]
+	unsigned short prob[TILE_M * TILE_N];                 // [TILE_M][CHUNKS_N]
+	unsigned short dscore[TILE_M * TILE_N];               // [TILE_M][CHUNKS_N]
 	Statistics rows[STAGES];
 };
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_bwd.c disagree");
 
-template <bool V> struct Choice { static constexpr bool YES = V; };
+template <bool V> struct Choice {
+	static constexpr bool YES = V;
+};
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
@@ -79,13 +83,19 @@ DEVICE long long tile_index(const fagen_abi &p, int b, int h, int tile)
 {
 	return ((long long)b * p.heads_q + h) * ceil_div(p.seqlen_q, TILE_M) + tile;
 }
-DEVICE Statistics *tile_statistics(const fagen_abi &p, long long index) { return reinterpret_cast<Statistics *>(p.delta) + index; }
+DEVICE Statistics *tile_statistics(const fagen_abi &p, long long index)
+{
+	return reinterpret_cast<Statistics *>(p.delta) + index;
+}
 // The sums of dQ lie in 16x8 blocks in the order [16-row block][8-column block], and inside a block as the lanes hold them:
 // element e of a lane at sum_place(lane) + SUM_APART * e.
 constexpr int SUM_BLOCK = 128, SUM_TILE = TILE_M * CHUNKS_QK * 8;
 constexpr int SUM_APART = RED_WIDTH == 1 ? 32 : 1;
 DEVICE int sum_place(int lane) { return RED_WIDTH == 1 ? lane : 4 * lane; }
-DEVICE float *tile_sums(const fagen_abi &p, long long index) { return reinterpret_cast<float *>(p.dquery_accum) + index * SUM_TILE; }
+DEVICE float *tile_sums(const fagen_abi &p, long long index)
+{
+	return reinterpret_cast<float *>(p.dquery_accum) + index * SUM_TILE;
+}
 
 DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h)
 {
@@ -158,8 +168,8 @@ template <int DEPTH> DEVICE void product_s(float (&acc)[BLOCKS_S][2 * STEPS_S][4
 			for (int e = 0; e < 4; e++)
 				acc[i][j][e] = 0;
 	product<DEPTH, false, false>(
-		acc, [&](int i, int step) { return a.at(16 * i, 2 * step); }, [&](int step, int j) { return b.at(16 * j, 2 * step); },
-		[](int) { return true; });
+		acc, [&](int i, int step) { return a.at(16 * i, 2 * step); },
+		[&](int step, int j) { return b.at(16 * j, 2 * step); }, [](int) { return true; });
 }
 
 // acc += cells^T rows: cells [TILE_M][TILE_N] is P or dS, rows [TILE_M][CHUNKS] is dO or Q.
@@ -171,7 +181,8 @@ DEVICE void product_keys(float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], uns
 	const TileLane<CHUNKS> b(rows, lane_row_a(), 2 * Share_::across() + lane_chunk_a());
 	product<TILE_M / 16, true, true>(
 		acc, [&](int i, int step) { return a.at(16 * step, 2 * i); },
-		[&](int step, int j) { return b.at(16 * step, 2 * Share_::ACROSS * j); }, [](int j) { return Share_::has(j); });
+		[&](int step, int j) { return b.at(16 * step, 2 * Share_::ACROSS * j); },
+		[](int j) { return Share_::has(j); });
 }
 
 // Writes a warp's part of dK or dV, times scale, into its tile.
@@ -187,8 +198,10 @@ DEVICE void round_keys(unsigned tile, const float (&acc)[Share_::BLOCKS][2 * Sha
 #pragma unroll
 			for (int r = 0; r < 2; r++)
 				if (Share_::has(j / 2))
-					st_shared_4(to.at(16 * i + 8 * r, j / 2 * 2 * Share_::ACROSS + j % 2) + lane % 4 * 4,
-					            cvt_rn_x2(acc[i][j][2 * r] * scale, acc[i][j][2 * r + 1] * scale, Element{}));
+					st_shared_4(to.at(16 * i + 8 * r, j / 2 * 2 * Share_::ACROSS + j % 2) +
+					                    lane % 4 * 4,
+					            cvt_rn_x2(acc[i][j][2 * r] * scale, acc[i][j][2 * r + 1] * scale,
+					                      Element{}));
 }
 
 // TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.
@@ -208,8 +221,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 		float sum = 0;
 		if (q < p.seqlen_q)
 			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
-				const unsigned short *o = out + q * p.out.stride_seq + d, *g = dout + q * p.dout.stride_seq + d;
-				union { uint4 all; unsigned short each[8]; } x, y;
+				const unsigned short *o = out + q * p.out.stride_seq + d,
+						     *g = dout + q * p.dout.stride_seq + d;
+				union {
+					uint4 all;
+					unsigned short each[8];
+				} x, y;
 				if constexpr (LOAD_BYTES == 16) {
 					x.all = *reinterpret_cast<const uint4 *>(o);
 					y.all = *reinterpret_cast<const uint4 *>(g);
@@ -265,12 +282,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				walk = head_walk;
 				stream_next(&walk, &next_tile, &next_class);
 			}
-			tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query[stage]), head_address(p.query, b, next_head),
-			                                                   p.query.stride_seq, next_tile * TILE_M, p.seqlen_q);
-			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[stage]), head_address(p.dout, b, next_head),
-			                                                 p.dout.stride_seq, next_tile * TILE_M, p.seqlen_q);
+			tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
+				cvta_shared(smem.query[stage]), head_address(p.query, b, next_head), p.query.stride_seq,
+				next_tile * TILE_M, p.seqlen_q);
+			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(
+				cvta_shared(smem.dout[stage]), head_address(p.dout, b, next_head), p.dout.stride_seq,
+				next_tile * TILE_M, p.seqlen_q);
 			const int chunk = mov_tid_x();
-			const auto *rows = reinterpret_cast<const char *>(tile_statistics(p, tile_index(p, b, next_head, next_tile)));
+			const auto *rows = reinterpret_cast<const char *>(
+				tile_statistics(p, tile_index(p, b, next_head, next_tile)));
 			if (chunk < (int)sizeof(Statistics) / 16)
 				cp_async_16_zfill(cvta_shared(&smem.rows[stage]) + 16 * chunk, rows + 16 * chunk, true);
 		}
@@ -281,8 +301,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	float dvalue[ShareDv::BLOCKS][2 * ShareDv::STEPS][4] = {};
 	int visits = left, stage = 0;
 	if (visits > 0) {
-		tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv), p.key.stride_seq, k0, p.seqlen_k);
-		tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.value, b, h_kv), p.value.stride_seq, k0, p.seqlen_k);
+		tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv),
+		                                                   p.key.stride_seq, k0, p.seqlen_k);
+		tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(
+			cvta_shared(smem.value), head_address(p.value, b, h_kv), p.value.stride_seq, k0, p.seqlen_k);
 		load_next(0);
 	}
 
@@ -295,7 +317,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			load_next(stage ^ 1);
 
 		// This lane's first row and first column in the tile.
-		const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4, col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
+		const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4,
+			  col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
 		unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
 		if constexpr (DROPOUT) {
 			const DropoutKey key = dropout_key(p, b, h);
@@ -304,7 +327,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 #pragma unroll
 				for (int w = 0; w < (2 * STEPS_S + 7) / 8; w++) {
 					const int k = k0 + col_2t + 64 * w;
-					kept[i][w] = dropout_bits(key, tile * TILE_M + row_g + 16 * i, k) << (k / 8 % 8); // block j is now at 7 - j%8
+					kept[i][w] = dropout_bits(key, tile * TILE_M + row_g + 16 * i, k)
+					             << (k / 8 % 8); // block j is now at 7 - j%8
 				}
 		}
 
@@ -320,25 +344,32 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
 					const int row_in = row_g + 16 * i + 8 * r;
-					const RowState row = row_state(b, h, tile * TILE_M + row_in, p.seqlen_q, p.seqlen_k);
+					const RowState row =
+						row_state(b, h, tile * TILE_M + row_in, p.seqlen_q, p.seqlen_k);
 					const float lse2 = smem.rows[stage].lse2[row_in];
 #pragma unroll
 					for (int j = 0; j < 2 * STEPS_S; j++) {
 						float prob[2];
 #pragma unroll
 						for (int e = 0; e < 2; e++) {
-							const ColState col = col_state(b, h, k0 + col_2t + 8 * j + e, p.seqlen_q, p.seqlen_k);
+							const ColState col = col_state(b, h, k0 + col_2t + 8 * j + e,
+							                               p.seqlen_q, p.seqlen_k);
 							float &x = s[i][j][2 * r + e];
 							const float grad = score_grad(x, row, col);
-							prob[e] = ex2(fminf(score(x, row, col) * LOGIT_SCALE - lse2, 0)); // rounding of huge logits stays below 1
+							prob[e] =
+								ex2(fminf(score(x, row, col) * LOGIT_SCALE - lse2,
+							                  0)); // rounding of huge logits stays below 1
 							if (partial && !mask_keep(row, col))
 								prob[e] = 0;
 							x = prob[e] * grad;
 						}
 						unsigned pair = cvt_rn_x2(prob[0], prob[1], Element{});
 						if constexpr (DROPOUT)
-							pair &= prmt(kept[i][j / 8] << (j % 8), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
-						st_shared_4(prob_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, pair);
+							pair &= prmt(kept[i][j / 8] << (j % 8), 0,
+							             r == 0 ? 0x9988
+							                    : 0xBBAA); // signs of bytes 2r, 2r + 1
+						st_shared_4(prob_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4,
+						            pair);
 					}
 				}
 		};
@@ -361,12 +392,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					for (int e = 0; e < 2; e++) {
 						float x = dp[i][j][2 * r + e];
 						if constexpr (DROPOUT) {
-							const unsigned sign = prmt(kept[i][j / 8] << (j % 8), 0, 0x8888 + 0x1111 * (2 * r + e));
+							const unsigned sign = prmt(kept[i][j / 8] << (j % 8), 0,
+							                           0x8888 + 0x1111 * (2 * r + e));
 							x = __uint_as_float(__float_as_uint(x) & sign) * KEEP_SCALE;
 						}
 						ds[e] = s[i][j][2 * r + e] * (x - delta);
 					}
-					st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, cvt_rn_x2(ds[0], ds[1], Element{}));
+					st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4,
+					            cvt_rn_x2(ds[0], ds[1], Element{}));
 				}
 			}
 		__syncthreads(); // writers of P and dS before their readers
@@ -381,19 +414,27 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 		float dquery[ShareDq::BLOCKS][2 * ShareDq::STEPS][4] = {};
 		{
-			const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore), ShareDq::down() * 16 * ShareDq::BLOCKS + lane_row_a(), lane_chunk_a());
-			const TileLane<CHUNKS_QK> keys(cvta_shared(smem.key), lane_row_a(), 2 * ShareDq::across() + lane_chunk_a());
+			const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore),
+			                           ShareDq::down() * 16 * ShareDq::BLOCKS + lane_row_a(),
+			                           lane_chunk_a());
+			const TileLane<CHUNKS_QK> keys(cvta_shared(smem.key), lane_row_a(),
+			                               2 * ShareDq::across() + lane_chunk_a());
 			product<TILE_N / 16, false, true>(
 				dquery, [&](int i, int step) { return a.at(16 * i, 2 * step); },
-				[&](int step, int j) { return keys.at(16 * step, 2 * ShareDq::ACROSS * j); }, [](int j) { return ShareDq::has(j); });
+				[&](int step, int j) { return keys.at(16 * step, 2 * ShareDq::ACROSS * j); },
+				[](int j) { return ShareDq::has(j); });
 		}
-		float *const own = sums + (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK + sum_place(mov_tid_x() % 32);
+		float *const own = sums +
+		                   (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK +
+		                   sum_place(mov_tid_x() % 32);
 #pragma unroll
 		for (int i = 0; i < ShareDq::BLOCKS; i++)
 #pragma unroll
 			for (int j = 0; j < 2 * ShareDq::STEPS; j++)
 				if (ShareDq::has(j / 2))
-					red_add_4(own + (i * CHUNKS_QK + j / 2 * 2 * ShareDq::ACROSS + j % 2) * SUM_BLOCK, dquery[i][j], Width<RED_WIDTH>{});
+					red_add_4(own + (i * CHUNKS_QK + j / 2 * 2 * ShareDq::ACROSS + j % 2) *
+					                          SUM_BLOCK,
+					          dquery[i][j], Width<RED_WIDTH>{});
 		if constexpr (STAGES == 2)
 			stage ^= 1;
 	}
@@ -402,8 +443,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	round_keys<ShareDk, CHUNKS_QK>(cvta_shared(smem.key), dkey, SOFTMAX_SCALE);
 	round_keys<ShareDv, CHUNKS_V>(cvta_shared(smem.value), dvalue, KEEP_SCALE);
 	__syncthreads(); // writers of dK and dV before their readers
-	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.dkey, b, h_kv), p.dkey.stride_seq, k0, p.seqlen_k);
-	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.dvalue, b, h_kv), p.dvalue.stride_seq, k0, p.seqlen_k);
+	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.dkey, b, h_kv),
+	                                                    p.dkey.stride_seq, k0, p.seqlen_k);
+	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.dvalue, b, h_kv),
+	                                                  p.dvalue.stride_seq, k0, p.seqlen_k);
 }
 
 // TILE_M rows of one query head: their sums, scaled and rounded.
@@ -434,5 +477,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_
 			            cvt_rn_x2(v[2 * r] * SOFTMAX_SCALE, v[2 * r + 1] * SOFTMAX_SCALE, Element{}));
 	}
 	__syncthreads(); // writers of the tile before its readers
-	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(rounded, head_address(p.dquery, b, h), p.dquery.stride_seq, tile * TILE_M, p.seqlen_q);
+	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(rounded, head_address(p.dquery, b, h), p.dquery.stride_seq,
+	                                                    tile * TILE_M, p.seqlen_q);
 }

@@ -5,12 +5,12 @@
 // Loads run AHEAD = STAGES - 1 tiles in front of their use. Groups are committed in the order K, V, K, V, ... (empty ones
 // past the end), so a wait that leaves 2 * AHEAD groups pending always means "the tile about to be used has landed".
 
-constexpr int BLOCKS_M = TILE_M / (16 * WARPS);            // 16-row blocks of a warp
-constexpr int BLOCKS_N = TILE_N / 8;                       // 8-key blocks of S
-constexpr int BLOCKS_V = HEAD_DIM_V / 8;                   // 8-column blocks of O
-constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16;          // k16 steps of Q K^T
-constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;            // 16-column steps of a V row
-constexpr int CHUNKS_QK = 2 * STEPS_QK;                    // 16-byte chunks of a shared Q or K row, zero past HEAD_DIM_QK
+constexpr int BLOCKS_M = TILE_M / (16 * WARPS);   // 16-row blocks of a warp
+constexpr int BLOCKS_N = TILE_N / 8;              // 8-key blocks of S
+constexpr int BLOCKS_V = HEAD_DIM_V / 8;          // 8-column blocks of O
+constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // k16 steps of Q K^T
+constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // 16-column steps of a V row
+constexpr int CHUNKS_QK = 2 * STEPS_QK;           // 16-byte chunks of a shared Q or K row, zero past HEAD_DIM_QK
 constexpr int CHUNKS_V = 2 * STEPS_V;
 constexpr int AHEAD = STAGES - 1;
 static_assert(TILE_M % (16 * WARPS) == 0 && TILE_N % 16 == 0, "tiles are made of 16x8x16 matrix products");
@@ -23,12 +23,16 @@ struct Smem {
 	};
 	unsigned short key[STAGES][TILE_N * CHUNKS_QK * 8];  // [TILE_N][CHUNKS_QK]
 	unsigned short value[STAGES][TILE_N * CHUNKS_V * 8]; // [TILE_N][CHUNKS_V]
-	float row_max[2 * BLOCKS_M][THREADS];                // of each lane's rows g, g + 8 of every block: the reference of P;
-	float row_sum[2 * BLOCKS_M][THREADS];                // each lane's part of the sum of P. Read and written by their lane
-	const unsigned short *head_key, *head_value;         // alone; here, like the next, because registers are full:
-	DropoutKey dropout;                                  // keys and values of this CTA's head, its dropout, its
-	Stream walk;                                         // key tiles, and what it computes, for the epilogue
-	int q0, h, b, unused;
+
+	// What is used once a tile stays here and not in registers, which are full.
+	// Of each lane's rows g, g + 8 of every 16-row block; read and written by their lane alone:
+	float row_max[2 * BLOCKS_M][THREADS]; // the reference that P is taken against
+	float row_sum[2 * BLOCKS_M][THREADS]; // the lane's part of the sum of P
+	// Of the CTA; written once:
+	const unsigned short *head_key, *head_value; // row 0 of its head
+	DropoutKey dropout;
+	Stream walk; // its key tiles
+	int q0, h, b;
 };
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_fwd.c disagree");
 
@@ -59,7 +63,9 @@ DEVICE void dropout_pairs(unsigned &row_low, unsigned &row_high, unsigned word)
 }
 
 // Where the S accumulators of a lane lie: its first row and first column, of batch b and query head h.
-struct Cells { int b, h, row, col, seqlen_q, seqlen_k; };
+struct Cells {
+	int b, h, row, col, seqlen_q, seqlen_k;
+};
 
 // change(cell, row state, column state) for every accumulator of S.
 template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4], const Cells &at, Change change)
@@ -73,7 +79,8 @@ template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4],
 			for (int j = 0; j < BLOCKS_N; j++)
 #pragma unroll
 				for (int e = 0; e < 2; e++)
-					change(s[i][j][2 * r + e], row, col_state(at.b, at.h, at.col + 8 * j + e, at.seqlen_q, at.seqlen_k));
+					change(s[i][j][2 * r + e], row,
+					       col_state(at.b, at.h, at.col + 8 * j + e, at.seqlen_q, at.seqlen_k));
 		}
 }
 
@@ -94,17 +101,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	const auto lane_row_g = [&] { return smem.q0 + mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4; };
 	const auto lane_2t = [] { return mov_tid_x() % 4 * 2; };
 
-	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) + b * p.query.stride_batch + h * p.query.stride_head;
+	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) + b * p.query.stride_batch +
+	                    h * p.query.stride_head;
 	if (threadIdx.x == 0) {
-		smem.head_key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch + h_kv * p.key.stride_head;
-		smem.head_value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch + h_kv * p.value.stride_head;
-		smem.walk = stream_begin(key_range(q0, int_min(q0 + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k), TILE_N);
+		smem.head_key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch +
+		                h_kv * p.key.stride_head;
+		smem.head_value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch +
+		                  h_kv * p.value.stride_head;
+		smem.walk =
+			stream_begin(key_range(q0, int_min(q0 + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k), TILE_N);
 		smem.q0 = q0, smem.h = h, smem.b = b;
 	}
 	if (KEEP_256 < 256 && threadIdx.x == 0) {
 		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
 		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
+		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h),
+		                (unsigned)offset};
 	}
 	__syncthreads(); // writer of these before their readers
 
@@ -117,12 +129,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		next = at.next;
 		return more;
 	};
-	int loaded = -1;                       // tile of the newest K load; its V follows
-	int load_stage = 0, value_stage = 0;   // buffers of the next K and V load
+	int loaded = -1;                     // tile of the newest K load; its V follows
+	int load_stage = 0, value_stage = 0; // buffers of the next K and V load
 	const auto load_key = [&] {
 		int tile_class;
 		if (walk_next(load_next, loaded, tile_class))
-			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[load_stage]), smem.head_key, p.key.stride_seq, loaded * TILE_N, p.seqlen_k);
+			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[load_stage]),
+			                                                   smem.head_key, p.key.stride_seq,
+			                                                   loaded * TILE_N, p.seqlen_k);
 		else
 			loaded = -1;
 		cp_async_commit();
@@ -130,12 +144,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	};
 	const auto load_value = [&] {
 		if (loaded >= 0)
-			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[value_stage]), smem.head_value, p.value.stride_seq, loaded * TILE_N, p.seqlen_k);
+			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[value_stage]),
+			                                                 smem.head_value, p.value.stride_seq,
+			                                                 loaded * TILE_N, p.seqlen_k);
 		cp_async_commit();
 		value_stage = value_stage + 1 == STAGES ? 0 : value_stage + 1;
 	};
 
-	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query), query, p.query.stride_seq, q0, p.seqlen_q); // joins the group of the first K
+	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query), query, p.query.stride_seq, q0,
+	                                                   p.seqlen_q); // joins the group of the first K
 	load_key();
 #pragma unroll
 	for (int i = 0; i < AHEAD; i++) {
@@ -143,7 +160,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		load_key();
 	}
 
-	float acc[BLOCKS_M][BLOCKS_V][4] = {};  // O, unnormalised
+	float acc[BLOCKS_M][BLOCKS_V][4] = {}; // O, unnormalised
 #pragma unroll
 	for (int i = 0; i < 2 * BLOCKS_M; i++)
 		smem.row_max[i][threadIdx.x] = minus_infinity(), smem.row_sum[i][threadIdx.x] = 0;
@@ -157,7 +174,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 
 		// ldmatrix, A operand: rows lane%16, chunk lane/16; B operand, two 8-key blocks: keys lane%8 + 8*(lane/16), chunk lane/8%2.
 		const int l = mov_tid_x() % 32;
-		const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), mov_tid_x() / 32 * 16 * BLOCKS_M + l % 16, l / 16);
+		const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), mov_tid_x() / 32 * 16 * BLOCKS_M + l % 16,
+		                                     l / 16);
 		const TileLane<CHUNKS_QK> key_lane(cvta_shared(smem.key[stage]), l % 8 + 8 * (l / 16), l / 8 % 2);
 		float s[BLOCKS_M][BLOCKS_N][4] = {};
 #pragma unroll
@@ -185,7 +203,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		if constexpr (!SCORE_IDENTITY)
 			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = score(x, row, col); });
 		if (tile_class != TILE_FULL)
-			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = mask_keep(row, col) ? x : minus_infinity(); });
+			each_cell(s, cells, [](float &x, RowState row, ColState col) {
+				x = mask_keep(row, col) ? x : minus_infinity();
+			});
 
 		// The reference of each row, and whether one must rise.
 		float row_max[BLOCKS_M][2];
@@ -211,7 +231,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 				for (int r = 0; r < 2; r++) {
 					float &before = smem.row_max[2 * i + r][mov_tid_x()];
 					// 0 when there was no reference yet; a row that has none still, has nothing to scale.
-					const float factor = row_max[i][r] == minus_infinity() ? 0 : ex2((before - row_max[i][r]) * LOGIT_SCALE);
+					const float factor = row_max[i][r] == minus_infinity()
+					                             ? 0
+					                             : ex2((before - row_max[i][r]) * LOGIT_SCALE);
 					before = row_max[i][r];
 					smem.row_sum[2 * i + r][mov_tid_x()] *= factor;
 #pragma unroll
@@ -267,15 +289,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 			for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 				for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
-					const unsigned word = dropout_bits(smem.dropout, row_g + 16 * i, col_2t + 8 * w);
+					const unsigned word =
+						dropout_bits(smem.dropout, row_g + 16 * i, col_2t + 8 * w);
 #pragma unroll
 					for (int j = 0; j < BLOCKS_WORD; j++)
-						dropout_pairs(prob[i][w + j][0], prob[i][w + j][1], word << (first + j));
+						dropout_pairs(prob[i][w + j][0], prob[i][w + j][1],
+						              word << (first + j));
 				}
 		}
 
 		// B operand from V, transposed: keys lane%16, chunk lane/16.
-		const TileLane<CHUNKS_V> value_lane(cvta_shared(smem.value[stage]), mov_tid_x() % 16, mov_tid_x() / 16 % 2);
+		const TileLane<CHUNKS_V> value_lane(cvta_shared(smem.value[stage]), mov_tid_x() % 16,
+		                                    mov_tid_x() / 16 % 2);
 #pragma unroll
 		for (int step = 0; step < TILE_N / 16; step++) {
 #pragma unroll
@@ -284,7 +309,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 				ldmatrix_x4_trans(v, value_lane.at(16 * step, 2 * c));
 #pragma unroll
 				for (int i = 0; i < BLOCKS_M; i++) {
-					const unsigned a[4] = {prob[i][2 * step][0], prob[i][2 * step][1], prob[i][2 * step + 1][0], prob[i][2 * step + 1][1]};
+					const unsigned a[4] = {prob[i][2 * step][0], prob[i][2 * step][1],
+					                       prob[i][2 * step + 1][0], prob[i][2 * step + 1][1]};
 					mma_m16n8k16(acc[i][2 * c], a, v[0], v[1], Element{});
 					if (2 * c + 1 < BLOCKS_V)
 						mma_m16n8k16(acc[i][2 * c + 1], a, v[2], v[3], Element{});
@@ -295,8 +321,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	}
 
 	cp_async_wait<0>();
-	__syncthreads(); // readers of Q before O overwrites it
-	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b;
+	__syncthreads();                                            // readers of Q before O overwrites it
+	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b; // read again: the loop kept none of them
 	const int row = mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4, t2 = lane_2t(); // of the tile
 	const TileLane<CHUNKS_V> out_lane(cvta_shared(smem.out), row, 0);
 #pragma unroll
@@ -304,21 +330,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const float sum = quad_sum(smem.row_sum[2 * i + r][threadIdx.x]);
-			const float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum; // a row without visible keys: O = 0
+			const float inverse =
+				sum == 0 ? 0 : 256.0f / KEEP_256 / sum; // a row without visible keys: O = 0
 			if constexpr (WRITE_LSE) {
 				const int q = out_q0 + row + 16 * i + 8 * r;
 				if (t2 == 0 && q < p.seqlen_q) {
-					float *lse = reinterpret_cast<float *>(p.lse.data) + out_b * p.lse.stride_batch + out_h * p.lse.stride_head + q * p.lse.stride_seq;
+					float *lse = reinterpret_cast<float *>(p.lse.data) +
+					             out_b * p.lse.stride_batch + out_h * p.lse.stride_head +
+					             q * p.lse.stride_seq;
 					constexpr float LN2 = 0.693147180559945f;
-					*lse = sum == 0 ? minus_infinity() : (smem.row_max[2 * i + r][threadIdx.x] * LOGIT_SCALE + lg2(sum)) * LN2;
+					const float lse2 = smem.row_max[2 * i + r][threadIdx.x] * LOGIT_SCALE + lg2(sum);
+					*lse = sum == 0 ? minus_infinity() : LN2 * lse2;
 				}
 			}
 #pragma unroll
 			for (int j = 0; j < BLOCKS_V; j++)
 				st_shared_4(out_lane.at(16 * i + 8 * r, j) + 2 * t2,
-				            cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse, Element{}));
+				            cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse,
+				                      Element{}));
 		}
 	__syncthreads(); // writers of O before its readers
-	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.out),
-		reinterpret_cast<unsigned short *>(p.out.data) + out_b * p.out.stride_batch + out_h * p.out.stride_head, p.out.stride_seq, out_q0, p.seqlen_q);
+	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(
+		cvta_shared(smem.out),
+		reinterpret_cast<unsigned short *>(p.out.data) + out_b * p.out.stride_batch + out_h * p.out.stride_head,
+		p.out.stride_seq, out_q0, p.seqlen_q);
 }

@@ -38,7 +38,8 @@ static int folder_add(struct key_builder *k, const char *folder, const char *con
 	for (struct dirent *e; (e = readdir(dir));)
 		for (const char *const *s = suffixes; *s; s++) {
 			const size_t len = strlen(e->d_name), end = strlen(*s);
-			if (len > end && !strcmp(e->d_name + len - end, *s) && e->d_name[0] != '.' && count < FILES_MAX) {
+			if (len > end && !strcmp(e->d_name + len - end, *s) && e->d_name[0] != '.' &&
+			    count < FILES_MAX) {
 				name[count] = malloc(strlen(folder) + len + 2);
 				if (!name[count])
 					abort();
@@ -71,7 +72,8 @@ static int spec_add(struct key_builder *k, const char *path, struct diag *diag)
 			struct text source = {0};
 			if (!spec->targets[t] || !spec->passes[p])
 				continue;
-			if (plan_make(plan, spec, program, target, device_for_target(target), &spec->assume, (enum pass)p, diag) ||
+			if (plan_make(plan, spec, program, target, device_for_target(target), &spec->assume,
+			              (enum pass)p, diag) ||
 			    source_emit(&source, spec, program, plan, NULL, diag)) {
 				text_free(&source);
 				goto out;

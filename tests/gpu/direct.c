@@ -26,15 +26,18 @@ enum { GOT_OUT, GOT_LSE, GOT_DQUERY, GOT_DKEY, GOT_DVALUE };
 static int64_t direct_count(const struct direct *d, int tensor) /* query key value dout | out lse dquery dkey dvalue */
 {
 	const int64_t rows = d->b * d->hq * d->sq, cols = d->b * d->hk * d->sk;
-	const int64_t count[] = {rows * d->spec->head_dim_qk, cols * d->spec->head_dim_qk, cols * d->spec->head_dim_v, rows * d->spec->head_dim_v,
-	                         rows * d->spec->head_dim_v, rows, rows * d->spec->head_dim_qk, cols * d->spec->head_dim_qk, cols * d->spec->head_dim_v};
+	const int64_t count[] = {rows * d->spec->head_dim_qk, cols * d->spec->head_dim_qk, cols * d->spec->head_dim_v,
+	                         rows * d->spec->head_dim_v,  rows * d->spec->head_dim_v,  rows,
+	                         rows * d->spec->head_dim_qk, cols * d->spec->head_dim_qk, cols * d->spec->head_dim_v};
 	return count[tensor];
 }
 
 /* All inputs zero. false: the spec cannot be had (counted). */
-static bool direct_make(struct direct *d, struct suite *s, enum class class, const char *spec, int64_t b, int64_t h, int64_t sq, int64_t sk)
+static bool direct_make(struct direct *d, struct suite *s, enum class class, const char *spec, int64_t b, int64_t h,
+                        int64_t sq, int64_t sk)
 {
-	*d = (struct direct){.s = s, .spec_text = spec, .b = b, .hq = h, .hk = h, .sq = sq, .sk = sk, .seed = 77, .offset = 3};
+	*d = (struct direct){
+		.s = s, .spec_text = spec, .b = b, .hq = h, .hk = h, .sq = sq, .sk = sk, .seed = 77, .offset = 3};
 	const fagen_spec *loaded = suite_spec(s, class, spec);
 	if (!loaded)
 		return false;
@@ -56,7 +59,10 @@ static void direct_free(struct direct *d)
 
 static fagen_tensor dense(const struct gpu_buffer *b, int64_t heads, int64_t rows, int dim)
 {
-	return (fagen_tensor){.data = (void *)(uintptr_t)b->data, .stride_batch = heads * rows * dim, .stride_head = rows * dim, .stride_seq = dim};
+	return (fagen_tensor){.data = (void *)(uintptr_t)b->data,
+	                      .stride_batch = heads * rows * dim,
+	                      .stride_head = rows * dim,
+	                      .stride_seq = dim};
 }
 
 static bool direct_run(struct direct *d, enum class class)
@@ -72,11 +78,13 @@ static bool direct_run(struct direct *d, enum class class)
 	size_t bytes = 0;
 	bool ok = false;
 	uint16_t *half = NULL;
-	if (fagen_kernel_get(&kernel, s->rt, spec, &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16}, device, &error))
+	if (fagen_kernel_get(&kernel, s->rt, spec, &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16},
+	                     device, &error))
 		goto called;
 	for (int i = 0; i < 9; i++) {
 		const int64_t n = direct_count(d, i);
-		if (gpu_alloc(&buffer[i], s->rt, device, (size_t)n * (i == 5 ? 4 : 2), &diag) || gpu_poison(&buffer[i], s->rt, device, &diag))
+		if (gpu_alloc(&buffer[i], s->rt, device, (size_t)n * (i == 5 ? 4 : 2), &diag) ||
+		    gpu_poison(&buffer[i], s->rt, device, &diag))
 			goto out;
 		if (i >= 4)
 			continue;
@@ -88,10 +96,22 @@ static bool direct_run(struct direct *d, enum class class)
 		free(half);
 		half = NULL;
 	}
-	fagen_args a = {.struct_size = sizeof a, .batch = d->b, .heads_q = d->hq, .heads_kv = d->hk, .seqlen_q = d->sq, .seqlen_k = d->sk,
-	                .query = dense(&buffer[0], d->hq, d->sq, dqk), .key = dense(&buffer[1], d->hk, d->sk, dqk), .value = dense(&buffer[2], d->hk, d->sk, dv),
-	                .dout = dense(&buffer[3], d->hq, d->sq, dv), .out = dense(&buffer[4], d->hq, d->sq, dv), .dquery = dense(&buffer[6], d->hq, d->sq, dqk),
-	                .dkey = dense(&buffer[7], d->hk, d->sk, dqk), .dvalue = dense(&buffer[8], d->hk, d->sk, dv), .seed = d->seed, .offset = d->offset};
+	fagen_args a = {.struct_size = sizeof a,
+	                .batch = d->b,
+	                .heads_q = d->hq,
+	                .heads_kv = d->hk,
+	                .seqlen_q = d->sq,
+	                .seqlen_k = d->sk,
+	                .query = dense(&buffer[0], d->hq, d->sq, dqk),
+	                .key = dense(&buffer[1], d->hk, d->sk, dqk),
+	                .value = dense(&buffer[2], d->hk, d->sk, dv),
+	                .dout = dense(&buffer[3], d->hq, d->sq, dv),
+	                .out = dense(&buffer[4], d->hq, d->sq, dv),
+	                .dquery = dense(&buffer[6], d->hq, d->sq, dqk),
+	                .dkey = dense(&buffer[7], d->hk, d->sk, dqk),
+	                .dvalue = dense(&buffer[8], d->hk, d->sk, dv),
+	                .seed = d->seed,
+	                .offset = d->offset};
 	if (d->spec->outputs & OUTPUT_LSE)
 		a.lse = dense(&buffer[5], d->hq, d->sq, 1);
 	if (fagen_workspace_size(&bytes, kernel, &a, &error))
@@ -112,7 +132,8 @@ static bool direct_run(struct direct *d, enum class class)
 		if (gpu_download(half, &buffer[i], 0, buffer[i].bytes, s->rt, device, &diag))
 			goto out;
 		for (int64_t k = 0; k < n; k++)
-			d->out[i - 4][k] = i == 5 ? ((const float *)(const void *)half)[k] : number_decode(half[k], bf16);
+			d->out[i - 4][k] =
+				i == 5 ? ((const float *)(const void *)half)[k] : number_decode(half[k], bf16);
 		free(half);
 		half = NULL;
 	}
@@ -165,7 +186,8 @@ static void huge_value(struct suite *s) /* NUM-01 */
 }
 
 /* All scores equal: O is the mean of V, LSE the score plus ln n. */
-static void equal_scores(struct suite *s, enum class class, const char *name, const char *spec, int64_t sk, double q, double k)
+static void equal_scores(struct suite *s, enum class class, const char *name, const char *spec, int64_t sk, double q,
+                         double k)
 {
 	struct direct d;
 	if (!suite_mine(s) || !direct_make(&d, s, class, spec, 1, 1, 1, sk))
@@ -204,10 +226,12 @@ static void one_cell(struct suite *s) /* TAIL-01: dV = dO to the bit, dQ and dK 
 		randomize(&d, i, 3);
 	bool ok = direct_run(&d, CLASS_TAIL);
 	for (int i = 0; i < 16 && ok; i++)
-		if (d.out[GOT_DVALUE][i] != d.in[IN_DOUT][i] || !(fabs(d.out[GOT_DQUERY][i]) < 1e-3) || !(fabs(d.out[GOT_DKEY][i]) < 1e-3) ||
-		    d.out[GOT_OUT][i] != d.in[IN_VALUE][i]) {
-			snprintf(d.text, sizeof d.text, "[%d]: out %g of value %g, dvalue %g of dout %g, dquery %g, dkey %g", i, d.out[GOT_OUT][i],
-			         d.in[IN_VALUE][i], d.out[GOT_DVALUE][i], d.in[IN_DOUT][i], d.out[GOT_DQUERY][i], d.out[GOT_DKEY][i]);
+		if (d.out[GOT_DVALUE][i] != d.in[IN_DOUT][i] || !(fabs(d.out[GOT_DQUERY][i]) < 1e-3) ||
+		    !(fabs(d.out[GOT_DKEY][i]) < 1e-3) || d.out[GOT_OUT][i] != d.in[IN_VALUE][i]) {
+			snprintf(d.text, sizeof d.text,
+			         "[%d]: out %g of value %g, dvalue %g of dout %g, dquery %g, dkey %g", i,
+			         d.out[GOT_OUT][i], d.in[IN_VALUE][i], d.out[GOT_DVALUE][i], d.in[IN_DOUT][i],
+			         d.out[GOT_DQUERY][i], d.out[GOT_DKEY][i]);
 			ok = false;
 		}
 	suite_result(s, CLASS_TAIL, ok, "TAIL-01 one query, one key", d.text);
@@ -224,7 +248,8 @@ static void identity(double *x, int64_t blocks, int64_t rows, int dim)
 }
 
 /* The cells that are not zero, in both passes, are the visible and kept ones: exactly. */
-static void exact_mask(struct suite *s, enum class class, const char *name, const char *spec, int64_t sq, int64_t sk, uint64_t seed, uint64_t offset)
+static void exact_mask(struct suite *s, enum class class, const char *name, const char *spec, int64_t sq, int64_t sk,
+                       uint64_t seed, uint64_t offset)
 {
 	struct direct d;
 	if (!suite_mine(s) || !direct_make(&d, s, class, spec, 2, 2, sq, sk))
@@ -243,10 +268,13 @@ static void exact_mask(struct suite *s, enum class class, const char *name, cons
 			for (int64_t k = 0; k < sk && ok; k++) {
 				const bool want = ref_visible(&ref, q, k) && ref_dropout_keep(&ref, h / 2, h % 2, q, k);
 				const bool forward = k >= dim || (d.out[GOT_OUT][(h * sq + q) * dim + k] != 0) == want;
-				const bool backward = q >= dim || (d.out[GOT_DVALUE][(h * sk + k) * dim + q] != 0) == want;
+				const bool backward =
+					q >= dim || (d.out[GOT_DVALUE][(h * sk + k) * dim + q] != 0) == want;
 				if (!forward || !backward) {
-					snprintf(d.text, sizeof d.text, "head %d, q %d, k %d: should be %s, wrong in the %s pass", (int)h, (int)q, (int)k,
-					         want ? "kept" : "dropped", forward ? "backward" : "forward");
+					snprintf(d.text, sizeof d.text,
+					         "head %d, q %d, k %d: should be %s, wrong in the %s pass", (int)h,
+					         (int)q, (int)k, want ? "kept" : "dropped",
+					         forward ? "backward" : "forward");
 					ok = false;
 				}
 			}
@@ -269,7 +297,8 @@ static void new_offset(struct suite *s) /* RNG-03 */
 		for (int i = 0; turn && ok && i < 4096; i++)
 			differ += (d.out[GOT_OUT][i] != 0) != (first[i] != 0);
 		if (turn && ok && (differ < 1700 || differ > 2400)) {
-			snprintf(d.text, sizeof d.text, "the masks of offsets 0 and 1 differ in %d of 4096 cells", differ);
+			snprintf(d.text, sizeof d.text, "the masks of offsets 0 and 1 differ in %d of 4096 cells",
+			         differ);
 			ok = false;
 		}
 		if (turn || !ok)
@@ -294,7 +323,8 @@ static void spec_refused(struct suite *s, enum class class, const char *name, co
 	if (!suite_mine(s))
 		return;
 	const int code = fagen_spec_parse(&spec, s->rt, yaml, strlen(yaml), name, &error);
-	suite_result(s, class, code == FAGEN_ERROR_SPEC && strstr(error.message, field), name, code ? error.message : "was accepted");
+	suite_result(s, class, code == FAGEN_ERROR_SPEC && strstr(error.message, field), name,
+	             code ? error.message : "was accepted");
 }
 
 static void heads_refused(struct suite *s, const char *name, int64_t hq, int64_t hk)
@@ -307,14 +337,18 @@ static void heads_refused(struct suite *s, const char *name, int64_t hq, int64_t
 	const fagen_spec *spec = suite_spec(s, CLASS_HD, "{head_dim: 64, kv_group: any}");
 	if (!spec)
 		return;
-	if (fagen_kernel_get(&kernel, s->rt, spec, &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16}, s->options.device, &error)) {
+	if (fagen_kernel_get(&kernel, s->rt, spec, &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16},
+	                     s->options.device, &error)) {
 		suite_result(s, CLASS_HD, false, name, error.message);
 		return;
 	}
 	size_t bytes;
-	const fagen_args a = {.struct_size = sizeof a, .batch = 1, .heads_q = hq, .heads_kv = hk, .seqlen_q = 8, .seqlen_k = 8};
-	const int size_code = fagen_workspace_size(&bytes, kernel, &a, &error), code = fagen_forward(kernel, &a, NULL, &error);
-	const bool ok = size_code == FAGEN_ERROR_INVALID && code == FAGEN_ERROR_INVALID && !strncmp(error.field, "heads", 5);
+	const fagen_args a = {
+		.struct_size = sizeof a, .batch = 1, .heads_q = hq, .heads_kv = hk, .seqlen_q = 8, .seqlen_k = 8};
+	const int size_code = fagen_workspace_size(&bytes, kernel, &a, &error),
+		  code = fagen_forward(kernel, &a, NULL, &error);
+	const bool ok =
+		size_code == FAGEN_ERROR_INVALID && code == FAGEN_ERROR_INVALID && !strncmp(error.field, "heads", 5);
 	snprintf(text, sizeof text, "code %d, field %s", code, error.field);
 	suite_result(s, CLASS_HD, ok, name, text);
 }
@@ -342,19 +376,30 @@ static void warm_start(struct suite *s)
 	if (!compiled)
 		return;
 	const int64_t length = 64;
-	bool ok = !fagen_kernel_get(&kernel, s->rt, compiled, &wish, device, &error) && !gpu_alloc(&buffer, s->rt, device, 8 << 20, &diag);
+	bool ok = !fagen_kernel_get(&kernel, s->rt, compiled, &wish, device, &error) &&
+	          !gpu_alloc(&buffer, s->rt, device, 8 << 20, &diag);
 	for (int turn = 0; ok && turn < 5; turn++) {
 		fagen_runtime *rt = NULL;
 		fagen_spec *spec;
 		fagen_kernel_info info = {.struct_size = sizeof info};
 		char *at = (char *)(uintptr_t)buffer.data;
-		fagen_args a = {.struct_size = sizeof a, .batch = 1, .heads_q = 1, .heads_kv = 1, .seqlen_q = length, .seqlen_k = length};
+		fagen_args a = {.struct_size = sizeof a,
+		                .batch = 1,
+		                .heads_q = 1,
+		                .heads_kv = 1,
+		                .seqlen_q = length,
+		                .seqlen_k = length};
 		fagen_tensor *const tensors[] = {&a.query, &a.key, &a.value, &a.out, &a.lse};
 		for (int i = 0; i < 5; i++)
-			*tensors[i] = (fagen_tensor){.data = at + (i << 20), .stride_batch = length * 64, .stride_head = length * 64, .stride_seq = i == 4 ? 1 : 64};
+			*tensors[i] = (fagen_tensor){.data = at + (i << 20),
+			                             .stride_batch = length * 64,
+			                             .stride_head = length * 64,
+			                             .stride_seq = i == 4 ? 1 : 64};
 		const double start = milliseconds();
-		ok = !fagen_open(&rt, NULL, &error) && !fagen_spec_parse(&spec, rt, text, strlen(text), "start", &error) &&
-		     !fagen_kernel_get(&kernel, rt, spec, &wish, device, &error) && !fagen_forward(kernel, &a, NULL, &error);
+		ok = !fagen_open(&rt, NULL, &error) &&
+		     !fagen_spec_parse(&spec, rt, text, strlen(text), "start", &error) &&
+		     !fagen_kernel_get(&kernel, rt, spec, &wish, device, &error) &&
+		     !fagen_forward(kernel, &a, NULL, &error);
 		const double took = milliseconds() - start;
 		ok = ok && !gpu_synchronize(s->rt, device, &diag) && !fagen_kernel_describe(&info, kernel, &error);
 		if (ok && strcmp(info.source[0], "cache") != 0)
@@ -365,10 +410,12 @@ static void warm_start(struct suite *s)
 	if (ok && best >= 5)
 		ok = false;
 	if (!*why)
-		snprintf(why, sizeof why, "%.2f ms to the first launch; want under 5. %s%s", best, error.message, text_str(&diag.text));
+		snprintf(why, sizeof why, "%.2f ms to the first launch; want under 5. %s%s", best, error.message,
+		         text_str(&diag.text));
 	suite_result(s, CLASS_START, ok, "warm start, both passes", why);
 	if (ok)
-		printf("warm start: %.2f ms from fagen_open to the first launch, kernels of both passes loaded\n", best);
+		printf("warm start: %.2f ms from fagen_open to the first launch, kernels of both passes loaded\n",
+		       best);
 	gpu_free(&buffer, s->rt, device);
 	diag_free(&diag);
 }
@@ -377,8 +424,10 @@ void suite_direct(struct suite *s)
 {
 	warm_start(s);
 	huge_value(s);
-	equal_scores(s, CLASS_NUM, "NUM-03 all scores far below zero", "{head_dim: 128, outputs: [out, lse]}", 64, 30, -26);
-	equal_scores(s, CLASS_NUM, "NUM-04 all scores near 2000", "{head_dim: 64, outputs: [out, lse]}", 100, 16, 15.625);
+	equal_scores(s, CLASS_NUM, "NUM-03 all scores far below zero", "{head_dim: 128, outputs: [out, lse]}", 64, 30,
+	             -26);
+	equal_scores(s, CLASS_NUM, "NUM-04 all scores near 2000", "{head_dim: 64, outputs: [out, lse]}", 100, 16,
+	             15.625);
 	equal_scores(s, CLASS_NUM, "NUM-08 zero scores: ln 8", "{head_dim: 64, outputs: [out, lse]}", 8, 0, 0);
 	equal_scores(s, CLASS_TAIL, "TAIL-12 65 keys", "{head_dim: 64, outputs: [out, lse]}", 65, 2, -1.25);
 	equal_scores(s, CLASS_TAIL, "TAIL-12 100 keys", "{head_dim: 64, outputs: [out, lse]}", 100, 2, -1.25);
@@ -387,14 +436,19 @@ void suite_direct(struct suite *s)
 	exact_mask(s, CLASS_MSK, "MSK-05 bottom right", "{head_dim: 64, mask: causal, " BOTH "}", 2, 5, 1, 1);
 	exact_mask(s, CLASS_MSK, "MSK-05 top left", "{head_dim: 64, mask: causal_top_left, " BOTH "}", 2, 5, 1, 1);
 	exact_mask(s, CLASS_MSK, "causal, cell by cell", "{head_dim: 256, mask: causal, " BOTH "}", 200, 250, 1, 1);
-	exact_mask(s, CLASS_MSK, "window, cell by cell", "{head_dim: 256, mask: {window: {left: 37, right: 11}}, " BOTH "}", 250, 200, 1, 1);
-	exact_mask(s, CLASS_RNG, "RNG-04 mask of both passes", "{head_dim: 256, dropout: 0.17, " BOTH "}", 256, 256, 5, 9);
-	exact_mask(s, CLASS_RNG, "RNG-08 p = 0.5", "{head_dim: 128, dropout: 0.5, mask: causal, " BOTH "}", 128, 128, 0xfedcba9876543210u, 0xffffffffu);
-	exact_mask(s, CLASS_RNG, "RNG-09 p = 0.9", "{head_dim: 64, mask: causal, dropout: 0.9, " BOTH "}", 64, 64, 8, 0);
+	exact_mask(s, CLASS_MSK, "window, cell by cell",
+	           "{head_dim: 256, mask: {window: {left: 37, right: 11}}, " BOTH "}", 250, 200, 1, 1);
+	exact_mask(s, CLASS_RNG, "RNG-04 mask of both passes", "{head_dim: 256, dropout: 0.17, " BOTH "}", 256, 256, 5,
+	           9);
+	exact_mask(s, CLASS_RNG, "RNG-08 p = 0.5", "{head_dim: 128, dropout: 0.5, mask: causal, " BOTH "}", 128, 128,
+	           0xfedcba9876543210u, 0xffffffffu);
+	exact_mask(s, CLASS_RNG, "RNG-09 p = 0.9", "{head_dim: 64, mask: causal, dropout: 0.9, " BOTH "}", 64, 64, 8,
+	           0);
 	static const int tiles[][2] = {{64, 32}, {64, 64}, {128, 64}, {128, 128}, {64, 128}};
 	char spec[CASE_NAME_MAX], name[64];
 	for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-		snprintf(spec, sizeof spec, "{head_dim: 64, dropout: 0.17, tile: {forward: {m: %d, n: %d}}, " BOTH "}", tiles[i][0], tiles[i][1]);
+		snprintf(spec, sizeof spec, "{head_dim: 64, dropout: 0.17, tile: {forward: {m: %d, n: %d}}, " BOTH "}",
+		         tiles[i][0], tiles[i][1]);
 		snprintf(name, sizeof name, "RNG-04 forward tile %dx%d", tiles[i][0], tiles[i][1]);
 		exact_mask(s, CLASS_RNG, name, spec, 300, 290, 12, 34);
 	}
@@ -404,7 +458,8 @@ void suite_direct(struct suite *s)
 	spec_refused(s, CLASS_HD, "HD-04 head_dim 60", "{head_dim: 60}", "head_dim");
 	spec_refused(s, CLASS_HD, "HD-04 head_dim 100", "{head_dim: 100}", "head_dim");
 	spec_refused(s, CLASS_HD, "HD-16 head_dim 512", "{head_dim: 512}", "head_dim");
-	spec_refused(s, CLASS_MSK, "WIN-06 negative window", "{head_dim: 64, mask: {window: {left: -5, right: 0}}}", "left");
+	spec_refused(s, CLASS_MSK, "WIN-06 negative window", "{head_dim: 64, mask: {window: {left: -5, right: 0}}}",
+	             "left");
 	heads_refused(s, "HD-17 33/2", 33, 2);
 	heads_refused(s, "HD-17 3/2", 3, 2);
 	heads_refused(s, "HD-17 4/0", 4, 0);

@@ -32,7 +32,10 @@ void suite_result(struct suite *s, enum class class, bool ok, const char *name, 
 	fflush(stdout);
 }
 
-struct loaded { const char *name; fagen_spec *spec; };
+struct loaded {
+	const char *name;
+	fagen_spec *spec;
+};
 
 const fagen_spec *suite_spec(struct suite *s, enum class class, const char *name)
 {
@@ -78,7 +81,8 @@ static void warm_one(void *context, int64_t item)
 	char *end = strchr(spec, '\n');
 	*end = '\0';
 	const fagen_problem problem = {.struct_size = sizeof problem, .align = atoi(end + 1)};
-	if (!check_spec(&loaded, s->rt, spec, &error)) /* the compiled code goes to the cache; what fails here fails again in its case */
+	if (!check_spec(&loaded, s->rt, spec,
+	                &error)) /* the compiled code goes to the cache; what fails here fails again in its case */
 		(void)fagen_kernel_get(&kernel, s->rt, loaded, &problem, s->options.device, &error);
 }
 
@@ -127,10 +131,13 @@ void suite_case(struct suite *s, enum class class, const char *spec_name, const 
 
 /* ---- the record ------------------------------------------------------------------------------------------------------------ */
 
-static void record_print(FILE *f, const struct suite *s, const char *digest, int driver, int major, int minor, double seconds)
+static void record_print(FILE *f, const struct suite *s, const char *digest, int driver, int major, int minor,
+                         double seconds)
 {
-	fprintf(f, "# What `make check-gpu` last ran in full. `make gpu-record` compares the digest with the present sources.\n");
-	fprintf(f, "gpu: %s\ndriver: CUDA %d.%d\nnvrtc: %d.%d\ndigest: %s\nseconds: %.0f\n", s->gpu.name, driver / 1000, driver % 1000 / 10, major, minor, digest, seconds);
+	fprintf(f,
+	        "# What `make check-gpu` last ran in full. `make gpu-record` compares the digest with the present sources.\n");
+	fprintf(f, "gpu: %s\ndriver: CUDA %d.%d\nnvrtc: %d.%d\ndigest: %s\nseconds: %.0f\n", s->gpu.name, driver / 1000,
+	        driver % 1000 / 10, major, minor, digest, seconds);
 	for (int i = 0; i < CLASS_COUNT; i++)
 		if (i != CLASS_BIG || s->big)
 			fprintf(f, "%s: %d passed, %d failed\n", class_names[i], s->passed[i], s->failed[i]);
@@ -153,7 +160,8 @@ static int record_judge(const char *path, const char *digest)
 		if (sscanf(line, "digest: %64s", hex) == 1) {
 			digest_seen = true;
 			if (strcmp(hex, digest)) {
-				printf("The record is of other sources: digest %.16s..., now %.16s...: run `make check-gpu` again.\n", hex, digest);
+				printf("The record is of other sources: digest %.16s..., now %.16s...: run `make check-gpu` again.\n",
+				       hex, digest);
 				wrong = 1;
 			}
 		} else if (sscanf(line, "%63[A-Za-z]: %d passed, %d failed", name, &passed, &failed) == 3) {
@@ -218,24 +226,28 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 static int usage(void)
 {
 	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--small] [--big] [--no-poison] [--no-warm] [--device N] [--verbose] [--record FILE]\n"
-	      "       check_gpu --digest | --judge FILE\n", stderr);
+	      "       check_gpu --digest | --judge FILE\n",
+	      stderr);
 	return EXIT_BAD_USE;
 }
 
 int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
-		{"shard", required_argument, NULL, 's'}, {"spec", required_argument, NULL, 'S'}, {"small", no_argument, NULL, 'm'},
-		{"big", no_argument, NULL, 'b'}, {"no-poison", no_argument, NULL, 'p'}, {"no-warm", no_argument, NULL, 'w'},
-		{"device", required_argument, NULL, 'd'}, {"verbose", no_argument, NULL, 'v'}, {"record", required_argument, NULL, 'r'},
-		{"digest", no_argument, NULL, 'D'}, {"judge", required_argument, NULL, 'j'}, {NULL, 0, NULL, 0}};
+		{"shard", required_argument, NULL, 's'},  {"spec", required_argument, NULL, 'S'},
+		{"small", no_argument, NULL, 'm'},        {"big", no_argument, NULL, 'b'},
+		{"no-poison", no_argument, NULL, 'p'},    {"no-warm", no_argument, NULL, 'w'},
+		{"device", required_argument, NULL, 'd'}, {"verbose", no_argument, NULL, 'v'},
+		{"record", required_argument, NULL, 'r'}, {"digest", no_argument, NULL, 'D'},
+		{"judge", required_argument, NULL, 'j'},  {NULL, 0, NULL, 0}};
 	struct suite s = {.shards = 1, .options.cpu_budget = 2e9};
 	const char *record = NULL, *judge = NULL;
 	bool only_digest = false, warm = true;
 	for (int o; (o = getopt_long(argc, argv, "", longs, NULL)) >= 0;)
 		switch (o) {
 		case 's':
-			if (sscanf(optarg, "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1 || s.shard < 0 || s.shard >= s.shards)
+			if (sscanf(optarg, "%d/%d", &s.shard, &s.shards) != 2 || s.shards < 1 || s.shard < 0 ||
+			    s.shard >= s.shards)
 				return usage();
 			break;
 		case 'S': s.only_spec = optarg; break;
@@ -276,7 +288,8 @@ int main(int argc, char **argv)
 		fprintf(stderr, "%s\n", error.message);
 		return EXIT_NO_MACHINE;
 	}
-	if (gpu_open(&s.gpu, s.rt, s.options.device, &diag) || compiler_version(&major, &minor, runtime_compiler(s.rt), &diag)) {
+	if (gpu_open(&s.gpu, s.rt, s.options.device, &diag) ||
+	    compiler_version(&major, &minor, runtime_compiler(s.rt), &diag)) {
 		fputs(text_str(&diag.text), stderr);
 		return EXIT_NO_MACHINE;
 	}
@@ -286,7 +299,8 @@ int main(int argc, char **argv)
 		s.warming = false;
 		parallel_for(s.warm_count, warm_one, &s);
 		clock_gettime(CLOCK_MONOTONIC, &end);
-		printf("%d kernels ready after %.1f s\n", s.warm_count, (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
+		printf("%d kernels ready after %.1f s\n", s.warm_count,
+		       (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec));
 		fflush(stdout);
 	}
 	suite_all(&s, (const char *const *)names, count);

@@ -14,7 +14,9 @@ static void spec_shapes(struct suite *s, const char *name, int index)
 	fagen_error error = {.struct_size = sizeof error};
 	int m = 128, n = 64;
 	if (!s->warming) {
-		if (fagen_kernel_get(&kernel, s->rt, loaded, &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16}, s->options.device, &error) ||
+		if (fagen_kernel_get(&kernel, s->rt, loaded,
+		                     &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16},
+		                     s->options.device, &error) ||
 		    fagen_kernel_describe(&info, kernel, &error)) {
 			suite_result(s, CLASS_SHAPES, false, name, error.message);
 			return;
@@ -22,15 +24,32 @@ static void spec_shapes(struct suite *s, const char *name, int index)
 		m = info.tile_m[0];
 		n = info.tile_n[0];
 	}
-	const int back_m = info.backward && info.tile_m[1] > 0 ? info.tile_m[1] : m, back_n = info.backward && info.tile_n[1] > 0 ? info.tile_n[1] : n;
+	const int back_m = info.backward && info.tile_m[1] > 0 ? info.tile_m[1] : m,
+		  back_n = info.backward && info.tile_n[1] > 0 ? info.tile_n[1] : n;
 	const int64_t group = spec->kv_group ? spec->kv_group : 2;
 	const int64_t lengths[][2] = {
-		{1, 1}, {m - 1, n - 1}, {m, n}, {m + 1, n + 1}, {back_m - 1, back_n + 1}, {back_m + 1, back_n - 1}, {1, 3 * n + 5}, {m + 1, 3 * n + 7},
-		{3 * m + 7, n + 1}, {0, n}, {m, 0}, {9, 9}, {333, 333}, {1001, 503}, {198, 198}, {2 * n + 3, 2 * n + 3}, {129, 64}, {503, 1001},
+		{1, 1},
+		{m - 1, n - 1},
+		{m, n},
+		{m + 1, n + 1},
+		{back_m - 1, back_n + 1},
+		{back_m + 1, back_n - 1},
+		{1, 3 * n + 5},
+		{m + 1, 3 * n + 7},
+		{3 * m + 7, n + 1},
+		{0, n},
+		{m, 0},
+		{9, 9},
+		{333, 333},
+		{1001, 503},
+		{198, 198},
+		{2 * n + 3, 2 * n + 3},
+		{129, 64},
+		{503, 1001},
 	};
 	for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++)
-		suite_case(s, CLASS_SHAPES, name, "b2,h%d/2,q%d,k%d,%s,%s,seed%d", (int)(2 * group), (int)lengths[i][0], (int)lengths[i][1],
-		           input_names[i % 3], layout_names[(i + (size_t)index) % 4], (int)i + 1);
+		suite_case(s, CLASS_SHAPES, name, "b2,h%d/2,q%d,k%d,%s,%s,seed%d", (int)(2 * group), (int)lengths[i][0],
+		           (int)lengths[i][1], input_names[i % 3], layout_names[(i + (size_t)index) % 4], (int)i + 1);
 
 	const int ratios[] = {1, 3, 5, 7, 8};
 	suite_case(s, CLASS_HEADS, name, "b1,h%d/1,q130,k130,seed3", (int)group);
@@ -38,11 +57,13 @@ static void spec_shapes(struct suite *s, const char *name, int index)
 	for (int i = 0; i < 5 && !spec->kv_group; i++)
 		suite_case(s, CLASS_HEADS, name, "b2,h%d/3,q77,k150,bshd,seed%d", 3 * ratios[i], i + 1);
 	for (int l = 0; l < LAYOUT_COUNT; l++) {
-		suite_case(s, CLASS_LAYOUTS, name, "b2,h%d/2,q150,k170,%s,seed%d", (int)(2 * group), layout_names[l], l + 1);
+		suite_case(s, CLASS_LAYOUTS, name, "b2,h%d/2,q150,k170,%s,seed%d", (int)(2 * group), layout_names[l],
+		           l + 1);
 		suite_case(s, CLASS_LAYOUTS, name, "b1,h%d/1,q1,k67,%s,seed%d", (int)group, layout_names[l], l + 2);
 	}
 	for (int k = 0; k < INPUT_COUNT; k++)
-		suite_case(s, CLASS_INPUTS, name, "b2,h%d/2,q200,k200,%s,seed%d", (int)(2 * group), input_names[k], k + 1);
+		suite_case(s, CLASS_INPUTS, name, "b2,h%d/2,q200,k200,%s,seed%d", (int)(2 * group), input_names[k],
+		           k + 1);
 	suite_case(s, CLASS_INPUTS, name, "b1,h%d/1,q513,k600,outlier,seed9", (int)group);
 	suite_case(s, CLASS_INPUTS, name, "b1,h%d/1,q300,k257,huge,fat,seed9", (int)group);
 	suite_case(s, CLASS_INPUTS, name, "b1,h%d/1,q257,k300,lowrank,odd,seed8", (int)group);
@@ -59,8 +80,10 @@ void suite_shapes(struct suite *s, const char *const *specs, int count)
 		const int group = runtime_spec(loaded)->kv_group ? runtime_spec(loaded)->kv_group : 2;
 		suite_case(s, CLASS_LARGE, specs[i], "b1,h%d/2,q4300,k4300,bshd,seed%d", 2 * group, i + 1);
 		s->options.naive = true;
-		suite_case(s, CLASS_NAIVE, specs[i], "b2,h%d/2,q%d,k%d,%s,%s,seed%d", 2 * group, 65 + i, 130 - i, input_names[i % 4], layout_names[i % LAYOUT_COUNT], i + 1);
-		suite_case(s, CLASS_NAIVE, specs[i], "b1,h%d/1,q%d,k%d,seed%d", group, i % 2 ? 0 : 40, i % 2 ? 40 : 0, i + 1);
+		suite_case(s, CLASS_NAIVE, specs[i], "b2,h%d/2,q%d,k%d,%s,%s,seed%d", 2 * group, 65 + i, 130 - i,
+		           input_names[i % 4], layout_names[i % LAYOUT_COUNT], i + 1);
+		suite_case(s, CLASS_NAIVE, specs[i], "b1,h%d/1,q%d,k%d,seed%d", group, i % 2 ? 0 : 40, i % 2 ? 40 : 0,
+		           i + 1);
 		s->options.naive = false;
 	}
 	for (int i = 0; i < count && !s->warming; i += 4) {
@@ -81,7 +104,10 @@ void suite_shapes(struct suite *s, const char *const *specs, int count)
 #define HALF_CAUSAL64 "{head_dim: 64, dtype: fp16, mask: causal, " BOTH "}"
 #define HALF_FULL64 "{head_dim: 64, dtype: fp16, " BOTH "}"
 
-static const struct { enum class class; const char *id, *spec, *parts; } field_cases[] = {
+static const struct {
+	enum class class;
+	const char *id, *spec, *parts;
+} field_cases[] = {
 	{CLASS_MSK, "MSK-01", "{head_dim: 16, dtype: fp16, mask: causal, " BOTH "}", "b1,h1,q8,k4"},
 	{CLASS_MSK, "MSK-04", CAUSAL64, "b1,h2,q1,k5"},
 	{CLASS_MSK, "MSK-04", CAUSAL64, "b1,h2,q2,k7"},
@@ -98,7 +124,8 @@ static const struct { enum class class; const char *id, *spec, *parts; } field_c
 	{CLASS_MSK, "MSK-09", HALF_FULL64, "b1,h2,q127,k2048"},
 	{CLASS_MSK, "MSK-10", HALF_FULL64, "b2,h2,q64,k192"},
 	{CLASS_MSK, "MSK-10", HALF_FULL64, "b2,h2,q192,k64"},
-	{CLASS_MSK, "WIN-05", "{head_dim: 64, mask: {all: [causal, {window: {left: 4096, right: 0}}]}, " BOTH "}", "b1,h2,q32,k32"},
+	{CLASS_MSK, "WIN-05", "{head_dim: 64, mask: {all: [causal, {window: {left: 4096, right: 0}}]}, " BOTH "}",
+         "b1,h2,q32,k32"},
 	{CLASS_MSK, "WIN-09", "{head_dim: 64, mask: {window: {left: 32, right: 64}}, " BOTH "}", "b1,h2,q129,k64"},
 	{CLASS_MSK, "WIN-10", "{head_dim: 64, mask: {window: {left: 512, right: 0}}, " BOTH "}", "b1,h2,q1,k16384"},
 	{CLASS_MSK, "WIN-04", "{head_dim: 128, mask: {window: {left: 299, right: 0}}, " BOTH "}", "b1,h2,q300,k300"},
@@ -108,7 +135,9 @@ static const struct { enum class class; const char *id, *spec, *parts; } field_c
 	{CLASS_TAIL, "TAIL-04", CAUSAL128, "b2,h4,q97,k97"},
 	{CLASS_TAIL, "TAIL-04", CAUSAL128, "b2,h4,q130,k130"},
 	{CLASS_TAIL, "TAIL-04", CAUSAL128, "b2,h4,q1000,k1000"},
-	{CLASS_TAIL, "TAIL-05", "{head_dim: 64, mask: {all: [causal, {window: {left: 700, right: 0}}]}, dropout: 0.1, " BOTH "}", "b1,h1,q1025,k1025"},
+	{CLASS_TAIL, "TAIL-05",
+         "{head_dim: 64, mask: {all: [causal, {window: {left: 700, right: 0}}]}, dropout: 0.1, " BOTH "}",
+         "b1,h1,q1025,k1025"},
 	{CLASS_TAIL, "TAIL-10", CAUSAL128, "b1,h2,q198,k198"},
 	{CLASS_TAIL, "TAIL-10", "{head_dim: 128, " BOTH "}", "b1,h2,q5,k198"},
 	{CLASS_TAIL, "TAIL-11", "{head_dim: 64, mask: causal, kv_group: 4, " BOTH "}", "b1,h8/2,q100,k100"},
@@ -147,7 +176,9 @@ static const struct { enum class class; const char *id, *spec, *parts; } field_c
 	{CLASS_RNG, "RNG", "{head_dim: 64, dtype: fp16, dropout: 0.996, " BOTH "}", "b2,h2,q100,k100,seed4"},
 };
 
-static const struct { const char *id, *spec, *parts; } big_cases[] = {
+static const struct {
+	const char *id, *spec, *parts;
+} big_cases[] = {
 	{"I32-01", CAUSAL128, "b15000,h10,q128,k128"},
 	{"I32-02", FULL64, "b8300,h16,q1,k1"},
 	{"I32-02", "{head_dim: 128, " BOTH "}", "b8300,h16,q1,k1"},
@@ -174,16 +205,19 @@ void suite_fields(struct suite *s)
 	s->options.poison_shared = false;
 	char spec[CASE_NAME_MAX];
 	for (int d = HEAD_DIM_MIN; d <= HEAD_DIM_MAX; d += HEAD_DIM_STEP) { /* HD-15: whatever is accepted works */
-		snprintf(spec, sizeof spec, "{head_dim: %d, dtype: %s, mask: causal, kv_group: any, " BOTH "}", d, d % 16 ? "fp16" : "bf16");
+		snprintf(spec, sizeof spec, "{head_dim: %d, dtype: %s, mask: causal, kv_group: any, " BOTH "}", d,
+		         d % 16 ? "fp16" : "bf16");
 		suite_case(s, CLASS_HD, spec, "b1,h6/2,q100,k140,seed%d", d);
 		if (d % 40 == 0)
 			suite_case(s, CLASS_HD, spec, "b1,h6/2,q100,k140,odd,seed%d", d);
 	}
 	static const int tiles[][2] = {{64, 32}, {64, 64}, {64, 128}, {128, 32}, {128, 64}, {128, 128}, {32, 16}};
 	for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {
-		snprintf(spec, sizeof spec, "{head_dim: 64, mask: causal, tile: {forward: {m: %d, n: %d}}, " BOTH "}", tiles[i][0], tiles[i][1]);
+		snprintf(spec, sizeof spec, "{head_dim: 64, mask: causal, tile: {forward: {m: %d, n: %d}}, " BOTH "}",
+		         tiles[i][0], tiles[i][1]);
 		suite_case(s, CLASS_TILES, spec, "b1,h2,q333,k300,seed%d", (int)i + 1);
-		snprintf(spec, sizeof spec, "{head_dim: 64, dropout: 0.17, tile: {forward: {m: %d, n: %d}}, " BOTH "}", tiles[i][0], tiles[i][1]);
+		snprintf(spec, sizeof spec, "{head_dim: 64, dropout: 0.17, tile: {forward: {m: %d, n: %d}}, " BOTH "}",
+		         tiles[i][0], tiles[i][1]);
 		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
 	}
 	for (size_t i = 0; s->big && i < sizeof big_cases / sizeof *big_cases; i++)
@@ -194,7 +228,9 @@ void suite_fields(struct suite *s)
  * kernel must fail one of them. */
 void suite_small(struct suite *s)
 {
-	static const struct { const char *spec, *parts; } cases[] = {
+	static const struct {
+		const char *spec, *parts;
+	} cases[] = {
 		{CAUSAL64, "b1,h2,q150,k200"},
 		{CAUSAL64, "b1,h2,q200,k150,fat,seed2"},
 		{HALF_FULL64, "b2,h2,q64,k192"},
