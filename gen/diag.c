@@ -4,14 +4,47 @@
 #include <stdbool.h>
 #include <string.h>
 
+static bool before(struct place a, struct place b)
+{
+	return a.line < b.line || (a.line == b.line && a.column < b.column);
+}
+
 /* Counts an error. false: so many were shown already that this one is not written out. */
 static bool error_begin(struct diag *d, struct place place)
 {
-	if (d->errors++ == 0)
+	if (d->errors++ == 0 || (place.line > 0 && before(place, d->first)))
 		d->first = place;
 	if (d->errors == DIAG_SHOWN_MAX + 1)
 		text_addf(&d->text, "error: more than %d errors; the rest are not shown\n", DIAG_SHOWN_MAX);
-	return d->errors <= DIAG_SHOWN_MAX;
+	if (d->errors > DIAG_SHOWN_MAX)
+		return false;
+	d->shown[d->errors - 1].at = d->text.len;
+	d->shown[d->errors - 1].place = place;
+	return true;
+}
+
+/* Moves the newest message, the end of the text, in front of those about later places. */
+static void error_end(struct diag *d)
+{
+	int to = d->errors - 1;
+	const size_t from = d->shown[to].at, len = d->text.len - from;
+	const struct place place = d->shown[to].place;
+	while (to > 0 && place.line > 0 && before(place, d->shown[to - 1].place))
+		to--;
+	if (to == d->errors - 1)
+		return;
+	const size_t at = d->shown[to].at;
+	struct text message = {0};
+	text_add(&message, d->text.data + from, len);
+	memmove(d->text.data + at + len, d->text.data + at, from - at);
+	memcpy(d->text.data + at, text_str(&message), len);
+	text_free(&message);
+	for (int i = d->errors - 1; i > to; i--) {
+		d->shown[i] = d->shown[i - 1];
+		d->shown[i].at += len;
+	}
+	d->shown[to].at = at;
+	d->shown[to].place = place;
 }
 
 /* Length of the line break at s[i]: \n, \r\n, or \r as YAML reads them; 0 if there is none. */
@@ -87,6 +120,7 @@ int diag_at(struct diag *d, struct place place, const char *format, ...)
 	va_end(args);
 	text_puts(&d->text, "\n");
 	caret_print(d, place);
+	error_end(d);
 	return -1;
 }
 

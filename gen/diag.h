@@ -16,13 +16,14 @@ struct place { /* a position in the spec file */
 enum { DIAG_SHOWN_MAX = 50 }; /* errors after these are counted but not written out */
 
 struct diag {
-	struct text text;    /* all messages, one or more lines each */
+	struct text text;    /* all messages, one or more lines each; those about places in the order of the file */
 	int errors;          /* messages of kind error */
 	int warnings;        /* messages of kind warning */
 	const char *file;    /* name to print before line:column; borrowed */
 	const char *source;  /* the file's bytes, for the caret; borrowed, may be NULL */
 	size_t source_len;
-	struct place first;  /* place of the first error, for embedders */
+	struct place first;  /* place of the first error in the file, for embedders */
+	struct { size_t at; struct place place; } shown[DIAG_SHOWN_MAX]; /* where each error begins in `text` */
 };
 
 /* Appends "file:line:column: error: message", the source line and a caret below the column. Returns -1. */
