@@ -1,6 +1,7 @@
-/* Every spec of specs/, through the whole pipeline, for every target and pass it names: it plans, compiles, spills
- * nothing, is not serialised, and its shared memory is what the plan said. With the reference compiler (NVRTC 13.0)
- * registers are compared with tests/golden/registers.txt; FAGEN_GOLDEN_UPDATE=1 rewrites the lines of what runs. */
+/* Every spec of specs/, through the whole pipeline, for every target and pass it names, and the naive kernels for sm_90a:
+ * it plans, compiles, spills nothing, is not serialised, and its shared memory is what the plan said. With the reference
+ * compiler (NVRTC 13.0) registers are compared with tests/golden/registers.txt; FAGEN_GOLDEN_UPDATE=1 rewrites the lines
+ * of what runs. */
 #include <check.h>
 #include <glob.h>
 #include <stdio.h>
@@ -62,22 +63,23 @@ static void golden_write(const char *head, const char *line)
 }
 
 static void check_build(const struct spec *spec, const struct program *program, const struct target *target,
-                        enum pass pass, bool reference)
+                        enum pass pass, bool naive, bool reference)
 {
 	struct diag diag = {0};
 	struct text source = {0};
 	struct cubin cubin = {0};
 	struct plan *plan = malloc(sizeof *plan);
 	const bool made =
-		plan_make(plan, spec, program, target, device_for_target(target), &spec->assume, pass, &diag) == 0 &&
+		(naive ? plan_naive : plan_make)(plan, spec, program, target, device_for_target(target), &spec->assume, pass,
+	                                         &diag) == 0 &&
 		source_emit(&source, spec, program, plan, NULL, &diag) == 0 &&
 		cubin_get(&cubin, runtime_store(rt), runtime_compiler(rt), &source, target, &plan->recipe, &diag) == 0;
 	ck_assert_msg(made, "%s %s pass %d: %s", spec->name, target->name, pass, text_str(&diag.text));
 
 	const struct candidate *c = &plan->candidate[plan->chosen];
 	char head[128], line[192];
-	snprintf(head, sizeof head, "%s %s %s ", spec->name, target->name,
-	         pass == PASS_FORWARD ? "forward" : "backward");
+	snprintf(head, sizeof head, "%s %s %s%s ", spec->name, target->name,
+	         pass == PASS_FORWARD ? "forward" : "backward", naive ? "-naive" : "");
 	snprintf(line, sizeof line, "%s%d %d\n", head, cubin.registers, cubin.smem_bytes);
 	ck_assert_msg(cubin.spill_bytes == 0, "%sspills %d bytes at tile %dx%d w%d s%d", head, cubin.spill_bytes,
 	              c->tile_m, c->tile_n, c->warps, c->stages);
@@ -111,8 +113,10 @@ START_TEST(test_spec)
 	if (!only || strcmp(only, spec.name) == 0)
 		for (int t = 0; t < TARGET_COUNT; t++)
 			for (int pass = 0; pass < PASS_COUNT; pass++)
-				if (spec.targets[t] && spec.passes[pass])
-					check_build(&spec, program, &target_table[t], pass, major == 13 && minor == 0);
+				for (int naive = 0; naive <= (target_table[t].cc == 90); naive++)
+					if (spec.targets[t] && spec.passes[pass])
+						check_build(&spec, program, &target_table[t], pass, naive,
+						            major == 13 && minor == 0);
 	free(program);
 	diag_free(&diag);
 }
