@@ -1,5 +1,4 @@
 /* fagen bench: the time of a spec's kernels on this machine's GPU, beside what the planner predicted. */
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <math.h>
@@ -9,6 +8,7 @@
 
 #include "check/gpu.h"
 #include "cli/cli.h"
+#include "cli/problem_flags.h"
 #include "runtime/driver.h"
 #include "runtime/runtime.h"
 
@@ -16,8 +16,8 @@ enum { SETS_MAX = 16, WARM_UP = 3, RUNS_MIN = 7, RUNS_MAX = 101, BLOCK = 1 << 20
 static const double pass_seconds = 0.15; /* of measurement */
 static const char *const pass_names[PASS_COUNT] = {"forward", "backward"};
 
-struct options { /* -1: as the spec assumes */
-	int64_t batch, heads, heads_kv, seq_q, seq_k;
+struct options {
+	struct problem_flags problem;
 	int device;
 	bool naive, json;
 };
@@ -52,50 +52,12 @@ static void usage(FILE *out)
 {
 	fputs("usage: fagen bench SPEC... [options]\n"
 	      "Times the kernels of each spec on the GPU: median of single launches, inputs rotated out of L2, and the prediction\n"
-	      "beside it. TFLOP/s count the visible cells only.\n"
-	      "  --batch N --heads N --heads-kv N --seq N --seq-q N --seq-k N\n"
-	      "                    the problem (default: as the spec assumes)\n"
+	      "beside it. TFLOP/s count the visible cells only.\n" PROBLEM_FLAGS_USAGE
 	      "  --device N        which GPU (default 0)\n"
 	      "  --naive           standard attention too: scores in memory\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n",
 	      out);
-}
-
-/* ---- the problem ---- */
-
-static int number_read(int64_t *value, const char *option, const char *text, int64_t least)
-{
-	char *end;
-	errno = 0;
-	const long long n = strtoll(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > INT32_MAX) {
-		fprintf(stderr, "fagen bench: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least,
-		        INT32_MAX, text);
-		return -1;
-	}
-	*value = n;
-	return 0;
-}
-
-/* A new number of query heads keeps the sharing of key/value heads. */
-static struct problem problem_make(const struct spec *spec, const struct options *o)
-{
-	struct problem p = spec->assume;
-	const int64_t group = spec->kv_group ? spec->kv_group : p.heads_kv > 0 ? p.heads_q / p.heads_kv : 1;
-	p.align = 16;
-	p.batch = o->batch >= 0 ? o->batch : p.batch;
-	p.seqlen_q = o->seq_q >= 0 ? o->seq_q : p.seqlen_q;
-	p.seqlen_k = o->seq_k >= 0 ? o->seq_k : p.seqlen_k;
-	if (o->heads >= 0) {
-		p.heads_q = o->heads;
-		p.heads_kv = o->heads % group == 0 ? o->heads / group : o->heads;
-	}
-	if (o->heads_kv >= 0) {
-		p.heads_kv = o->heads_kv;
-		p.heads_q = o->heads >= 0 ? o->heads : o->heads_kv * group;
-	}
-	return p;
 }
 
 /* ---- device memory ---- */
@@ -371,7 +333,8 @@ static int spec_bench(struct bench *b, const char *path, struct plan *plan, stru
 		return error_give(diag, &error, status);
 	b->spec = runtime_spec(spec);
 	b->program = program;
-	b->problem = problem_make(b->spec, b->options);
+	problem_flags_apply(&b->problem, &b->options->problem, b->spec);
+	b->problem.align = 16;
 	if (program_lower(program, b->spec, diag) || problem_check(&b->problem, b->spec->kv_group, diag))
 		return -1;
 	const struct problem *p = &b->problem;
@@ -448,37 +411,28 @@ out:
 
 int cmd_bench(int argc, char **argv)
 {
-	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, DEVICE, NAIVE, JSON };
+	enum { DEVICE = 256, NAIVE, JSON };
 	static const struct option longs[] = {
-		{"batch", required_argument, NULL, BATCH},
-		{"heads", required_argument, NULL, HEADS},
-		{"heads-kv", required_argument, NULL, HEADS_KV},
-		{"seq", required_argument, NULL, SEQ},
-		{"seq-q", required_argument, NULL, SEQ_Q},
-		{"seq-k", required_argument, NULL, SEQ_K},
+		PROBLEM_FLAGS,
 		{"device", required_argument, NULL, DEVICE},
 		{"naive", no_argument, NULL, NAIVE},
 		{"json", no_argument, NULL, JSON},
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
-	struct options o = {-1, -1, -1, -1, -1, 0, false, false};
+	struct options o = {.device = 0};
+	problem_flags_clear(&o.problem);
 	int64_t device = 0;
 	int bad = 0;
 	optind = 0; /* starts getopt anew, whoever used it before */
-	for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;)
+	for (int c; (c = getopt_long(argc, argv, "h", longs, NULL)) != -1;) {
+		const int taken = problem_flags_read(&o.problem, "bench", c, optarg);
+		bad |= taken < 0;
+		if (taken)
+			continue;
 		switch (c) {
-		case BATCH: bad |= number_read(&o.batch, "batch", optarg, 1); break;
-		case HEADS: bad |= number_read(&o.heads, "heads", optarg, 1); break;
-		case HEADS_KV: bad |= number_read(&o.heads_kv, "heads-kv", optarg, 1); break;
-		case SEQ:
-			bad |= number_read(&o.seq_q, "seq", optarg, 1);
-			o.seq_k = o.seq_q;
-			break;
-		case SEQ_Q: bad |= number_read(&o.seq_q, "seq-q", optarg, 1); break;
-		case SEQ_K: bad |= number_read(&o.seq_k, "seq-k", optarg, 1); break;
 		case DEVICE:
-			bad |= number_read(&device, "device", optarg, 0);
+			bad |= number_flag_read(&device, "bench", "device", optarg, 0);
 			o.device = (int)device;
 			break;
 		case NAIVE: o.naive = true; break;
@@ -486,6 +440,7 @@ int cmd_bench(int argc, char **argv)
 		case 'h': usage(stdout); return EXIT_SUCCESS;
 		default: bad = -1;
 		}
+	}
 	if (!bad && optind == argc) {
 		fputs("fagen bench: which spec? At least one YAML file is needed.\n", stderr);
 		bad = -1;

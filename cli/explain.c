@@ -1,5 +1,4 @@
 /* fagen explain: what would be run, why, and at what cost. Needs no GPU and no compiler. */
-#include <errno.h>
 #include <getopt.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -7,14 +6,15 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "cli/problem_flags.h"
 #include "gen/gen.h"
 
 struct request { /* 0 or NULL: as the spec assumes */
 	const char *spec, *gpu, *target;
-	int64_t batch, heads, heads_kv, seq_q, seq_k;
+	struct problem_flags problem;
 	int align;
 	int pass; /* -1: those of the spec */
-	bool batch_given, seq_q_given, seq_k_given, json;
+	bool json;
 };
 
 static void usage(FILE *out)
@@ -25,10 +25,7 @@ static void usage(FILE *out)
 	      "attention, predicted time and what bounds it.\n"
 	      "  --gpu NAME        plan for this GPU (default: the first listed below whose target the spec names)\n"
 	      "  --target NAME     plan code for this target (default: the GPU's best; with no --gpu, for the target's "
-	      "usual GPU)\n"
-	      "  --batch N --heads N --heads-kv N --seq N --seq-q N --seq-k N\n"
-	      "                    the problem (default: as the spec assumes)\n"
-	      "  --align 16|2      multiple of bytes of every pointer and stride\n"
+	      "usual GPU)\n" PROBLEM_FLAGS_USAGE "  --align 16|2      multiple of bytes of every pointer and stride\n"
 	      "  --pass NAME       forward or backward\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n"
@@ -39,31 +36,12 @@ static void usage(FILE *out)
 	fputs("\n", out);
 }
 
-static int number_read(int64_t *value, const char *option, const char *text, int64_t least)
-{
-	char *end;
-	errno = 0;
-	const long long n = strtoll(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > INT32_MAX) {
-		fprintf(stderr, "fagen explain: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", option, least,
-		        INT32_MAX, text);
-		return -1;
-	}
-	*value = n;
-	return 0;
-}
-
 /* 0: go on; else an exit status, of which EXIT_SUCCESS is -1. */
 static int request_read(struct request *r, int argc, char **argv)
 {
-	enum { BATCH = 256, HEADS, HEADS_KV, SEQ, SEQ_Q, SEQ_K, ALIGN, GPU, TARGET, PASS, JSON };
+	enum { ALIGN = 256, GPU, TARGET, PASS, JSON };
 	static const struct option options[] = {
-		{"batch", required_argument, NULL, BATCH},
-		{"heads", required_argument, NULL, HEADS},
-		{"heads-kv", required_argument, NULL, HEADS_KV},
-		{"seq", required_argument, NULL, SEQ},
-		{"seq-q", required_argument, NULL, SEQ_Q},
-		{"seq-k", required_argument, NULL, SEQ_K},
+		PROBLEM_FLAGS,
 		{"align", required_argument, NULL, ALIGN},
 		{"gpu", required_argument, NULL, GPU},
 		{"target", required_argument, NULL, TARGET},
@@ -75,21 +53,16 @@ static int request_read(struct request *r, int argc, char **argv)
 	int option, index = 0, bad = 0;
 	int64_t align = 0;
 	*r = (struct request){.pass = -1};
+	problem_flags_clear(&r->problem);
 	optind = 0; /* starts getopt anew, whoever used it before */
 	while ((option = getopt_long(argc, argv, "h", options, &index)) != -1) {
+		const int taken = problem_flags_read(&r->problem, "explain", option, optarg);
+		bad |= taken < 0;
+		if (taken)
+			continue;
 		switch (option) {
-		case BATCH: bad |= number_read(&r->batch, "batch", optarg, 0), r->batch_given = true; break;
-		case HEADS: bad |= number_read(&r->heads, "heads", optarg, 1); break;
-		case HEADS_KV: bad |= number_read(&r->heads_kv, "heads-kv", optarg, 1); break;
-		case SEQ:
-			bad |= number_read(&r->seq_q, "seq", optarg, 0);
-			r->seq_k = r->seq_q;
-			r->seq_q_given = r->seq_k_given = true;
-			break;
-		case SEQ_Q: bad |= number_read(&r->seq_q, "seq-q", optarg, 0), r->seq_q_given = true; break;
-		case SEQ_K: bad |= number_read(&r->seq_k, "seq-k", optarg, 0), r->seq_k_given = true; break;
 		case ALIGN:
-			bad |= number_read(&align, "align", optarg, 2);
+			bad |= number_flag_read(&align, "explain", "align", optarg, 2);
 			if (!bad && align != 2 && align != 16) {
 				fprintf(stderr, "fagen explain: --align takes 16 or 2 (any), not '%s'.\n", optarg);
 				bad = -1;
@@ -124,32 +97,6 @@ static int request_read(struct request *r, int argc, char **argv)
 	}
 	r->spec = argv[optind];
 	return 0;
-}
-
-/* A new number of query heads keeps the sharing of key/value heads: the spec's, else that of the assumed problem. */
-static void problem_make(struct problem *problem, const struct request *r, const struct spec *spec)
-{
-	*problem = spec->assume;
-	if (r->batch_given)
-		problem->batch = r->batch;
-	if (r->seq_q_given)
-		problem->seqlen_q = r->seq_q;
-	if (r->seq_k_given)
-		problem->seqlen_k = r->seq_k;
-	if (r->align)
-		problem->align = r->align;
-	const int64_t group = spec->kv_group              ? spec->kv_group
-	                      : spec->assume.heads_kv > 0 ? spec->assume.heads_q / spec->assume.heads_kv
-	                                                  : 1;
-	if (r->heads) {
-		problem->heads_q = r->heads;
-		problem->heads_kv = group > 0 && r->heads >= group ? r->heads / group : 1;
-	}
-	if (r->heads_kv) {
-		problem->heads_kv = r->heads_kv;
-		if (!r->heads)
-			problem->heads_q = r->heads_kv * (group > 0 ? group : 1);
-	}
 }
 
 /* The first device whose target the spec names. */
@@ -264,7 +211,8 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	const struct target *target;
 	if (machine_choose(&device, &target, r, &spec, diag) != 0)
 		goto out;
-	problem_make(&problem, r, &spec);
+	problem_flags_apply(&problem, &r->problem, &spec);
+	problem.align = r->align ? r->align : problem.align;
 	if (problem_check(&problem, spec.kv_group, diag) != 0)
 		goto out;
 	if (r->pass >= 0 && !spec.passes[r->pass]) {
