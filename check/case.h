@@ -58,7 +58,7 @@ struct check_outcome {
 };
 
 /* Loads what a case calls its spec. Returns FAGEN_OK or what fagen_spec_load does. */
-int check_spec(fagen_spec **, fagen_runtime *, const char *spec, fagen_error *);
+int check_spec(fagen_spec **, fagen_runtime *, const char *name, fagen_error *);
 /* What a spec means, for the reference. */
 void case_reference(struct ref_case *, const struct check_case *, const struct spec *);
 /* Runs forward twice and backward once, with NaN everywhere that is not an input, and judges the results. */

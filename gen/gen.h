@@ -233,7 +233,6 @@ struct range program_query_range(const struct program *, int64_t sq, int64_t sk,
 enum {
 	CANDIDATES_MAX = 96,
 	SMEM_TERMS_MAX = 8,
-	CONSTANTS_MAX = 48,
 	REASON_MAX = 120
 };
 
