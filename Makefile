@@ -23,7 +23,7 @@ SUITES    := $(patsubst tests/t_%.c,$(B)/tests/t_%,$(wildcard tests/t_*.c))
 
 # Recipes that compile kernels start with this: it names the NVRTC that tools/setup fetched, if it had to.
 WITH_NVRTC = if [ -z "$$FAGEN_NVRTC" ] && [ -e build/nvrtc/libnvrtc.so.13 ]; then export FAGEN_NVRTC="$$PWD/build/nvrtc/libnvrtc.so.13"; fi;
-MAKEFLAGS += -j$(JOBS)
+MAKEFLAGS += $(if $(filter 0,$(MAKELEVEL)),-j$(JOBS))
 
 .PHONY: all run check help setup install uninstall clean
 .DEFAULT_GOAL := all
