@@ -14,7 +14,6 @@
 
 enum { SETS_MAX = 16, WARM_UP = 3, RUNS_MIN = 7, RUNS_MAX = 101, BLOCK = 1 << 20 };
 static const double pass_seconds = 0.15; /* of measurement */
-static const char *const pass_names[PASS_COUNT] = {"forward", "backward"};
 
 struct options {
 	struct problem_flags problem;

@@ -3,7 +3,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "cli/cli.h"
 #include "cli/problem_flags.h"
@@ -72,11 +71,7 @@ static int request_read(struct request *r, int argc, char **argv)
 		case GPU: r->gpu = optarg; break;
 		case TARGET: r->target = optarg; break;
 		case PASS:
-			if (strcmp(optarg, "forward") == 0) {
-				r->pass = PASS_FORWARD;
-			} else if (strcmp(optarg, "backward") == 0) {
-				r->pass = PASS_BACKWARD;
-			} else {
+			if ((r->pass = pass_find(optarg)) < 0) {
 				fprintf(stderr, "fagen explain: --pass takes forward or backward, not '%s'.\n", optarg);
 				bad = -1;
 			}
@@ -216,8 +211,7 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	if (problem_check(&problem, spec.kv_group, diag) != 0)
 		goto out;
 	if (r->pass >= 0 && !spec.passes[r->pass]) {
-		diag_fail(diag, "The spec has no %s pass; its `passes` must name it.",
-		          r->pass == PASS_FORWARD ? "forward" : "backward");
+		diag_fail(diag, "The spec has no %s pass; its `passes` must name it.", pass_names[r->pass]);
 		goto out;
 	}
 	r->json ? dropout_json(text, &spec) : spec_summary(text, &spec);

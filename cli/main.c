@@ -41,8 +41,6 @@ struct options {
 	bool json;
 };
 
-static const char *const pass_names[PASS_COUNT] = {"forward", "backward"};
-
 static const struct {
 	char letter;
 	const char *what;
@@ -427,10 +425,7 @@ static int cmd_build(int argc, char **argv)
 			}
 			break;
 		case OPT_PASS:
-			opt.pass = strcmp(optarg, "forward") == 0    ? PASS_FORWARD
-			           : strcmp(optarg, "backward") == 0 ? PASS_BACKWARD
-			                                             : -1;
-			if (opt.pass < 0) {
+			if ((opt.pass = pass_find(optarg)) < 0) {
 				fprintf(stderr, "fagen: error: no pass '%s'; want forward or backward\n", optarg);
 				return EXIT_USAGE;
 			}

@@ -87,14 +87,13 @@ static void comment_print(struct text *out, const char *title, const struct text
 
 static void provenance_print(struct text *out, const struct program *program, const struct plan *plan)
 {
-	static const char *const passes[PASS_COUNT] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward"};
 	const struct candidate *tile = &plan->candidate[plan->chosen];
 	struct text body = {0};
 	text_addf(
 		out,
 		"// Exact attention, %s pass, %s for %s. Written by fagen %s; this text belongs to whoever had it written.\n"
 		"// Alone it is all that is compiled.\n",
-		passes[plan->pass], plan->templ, plan->target->name, FAGEN_VERSION);
+		pass_names[plan->pass], plan->templ, plan->target->name, FAGEN_VERSION);
 	program_print(&body, program);
 	comment_print(out, "Program", &body);
 	text_free(&body);

@@ -74,6 +74,8 @@ int MUST_USE problem_check(const struct problem *, int kv_group, struct diag *);
 
 enum dtype { DTYPE_FP16, DTYPE_BF16 };
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_COUNT };
+extern const char *const pass_names[PASS_COUNT + 1]; /* as a spec writes them; NULL after the last */
+int pass_find(const char *name);                       /* -1: no such pass */
 enum output { OUTPUT_OUT = 1, OUTPUT_LSE = 2 };
 
 enum {

@@ -7,8 +7,6 @@
 
 const char *const cost_names[COST_COUNT] = {"mma", "exp", "alu", "smem", "l2", "hbm"};
 
-static const char *pass_name(enum pass pass) { return pass == PASS_FORWARD ? "forward" : "backward"; }
-
 /* A zero in `wish` stands for the planner's choice. */
 static bool tile_matches(const struct tile_request *tile, const struct tile_request *wish)
 {
@@ -186,7 +184,7 @@ static int request_refuse(const struct plan *plan, const struct template_model *
 	struct tile_request nearest;
 	text_puts(&text, "The tile {");
 	tile_print(&text, wish);
-	text_addf(&text, "} cannot be used for the %s pass on %s: %s.", pass_name(plan->pass), plan->target->name,
+	text_addf(&text, "} cannot be used for the %s pass on %s: %s.", pass_names[plan->pass], plan->target->name,
 	          telling ? telling->reason : "no tile of that kind exists");
 	if (tile_nearest(&nearest, model, spec, plan->target, plan->device, wish)) {
 		text_puts(&text, " The nearest legal choice is {");
@@ -204,7 +202,7 @@ static int auto_refuse(const struct plan *plan, const struct template_model *mod
 	const struct tile_request any = {0};
 	const struct candidate *telling = candidate_telling(plan);
 	struct text text = {0}, targets = {0};
-	text_addf(&text, "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s.", pass_name(plan->pass),
+	text_addf(&text, "The %s pass with head_dim {qk: %d, v: %d} has no tile that fits %s.", pass_names[plan->pass],
 	          spec->head_dim_qk, spec->head_dim_v, plan->target->name);
 	if (telling)
 		text_addf(&text, " The nearest, m %d, n %d with %d warps: %s.", telling->tile_m, telling->tile_n,
@@ -262,7 +260,7 @@ static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const
 	const struct template_model *model = template_find(pass, target, naive);
 	if (model == NULL)
 		return diag_fail(diag, "There is no %s template for the %s pass on %s.", naive ? "naive" : "fast",
-		                 pass_name(pass), target->name);
+		                 pass_names[pass], target->name);
 	return plan_with(plan, model, spec, program, target, device, problem, pass, diag);
 }
 

@@ -6,8 +6,6 @@
 
 #include "gen/gen.h"
 
-static const char *pass_name(enum pass pass) { return pass == PASS_FORWARD ? "forward" : "backward"; }
-
 static struct recipe_shape shape_of(const struct problem *p)
 {
 	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k};
@@ -131,7 +129,7 @@ static void candidates_table(struct text *text, const struct plan *plan)
 
 void plan_print(struct text *text, const struct plan *plan)
 {
-	text_addf(text, "%s: %s for %s on %s, ", pass_name(plan->pass), plan->templ, plan->target->name,
+	text_addf(text, "%s: %s for %s on %s, ", pass_names[plan->pass], plan->templ, plan->target->name,
 	          plan->device->name);
 	problem_print(text, &plan->problem);
 	text_puts(text, "\n");
@@ -190,7 +188,7 @@ void plan_json(struct text *text, const struct plan *plan)
 {
 	const struct problem *p = &plan->problem;
 	const struct recipe_shape shape = shape_of(p);
-	text_addf(text, "{\"pass\": \"%s\", \"template\": ", pass_name(plan->pass));
+	text_addf(text, "{\"pass\": \"%s\", \"template\": ", pass_names[plan->pass]);
 	text_json(text, plan->templ);
 	text_puts(text, ", \"target\": ");
 	text_json(text, plan->target->name);

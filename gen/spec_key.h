@@ -35,6 +35,6 @@ enum { HEADS_MAX = 1 << 16 }; /* query heads, written or worked out */
 extern const struct shape shape_version, shape_name, shape_head_dim, shape_dtype, shape_mask, shape_dropout,
 	shape_softmax_scale, shape_kv_group, shape_passes, shape_outputs, shape_assume, shape_tile, shape_targets;
 
-extern const char *const dtype_words[], *const pass_words[], *const output_words[]; /* NULL after the last */
+extern const char *const dtype_words[], *const output_words[]; /* NULL after the last */
 
 #endif

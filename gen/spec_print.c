@@ -100,7 +100,7 @@ void print_kv_group(struct text *t, const struct spec *s)
 
 void print_passes(struct text *t, const struct spec *s)
 {
-	set_print(t, pass_words,
+	set_print(t, pass_names,
 	          (unsigned)s->passes[PASS_FORWARD] | (unsigned)s->passes[PASS_BACKWARD] << PASS_BACKWARD);
 }
 

@@ -166,7 +166,7 @@ int read_kv_group(struct reading *r)
 int read_passes(struct reading *r)
 {
 	for (int i = 0; i < PASS_COUNT; i++)
-		r->spec->passes[i] = list_has(r, KEY_passes, pass_words[i]);
+		r->spec->passes[i] = list_has(r, KEY_passes, pass_names[i]);
 	return 0;
 }
 
@@ -274,11 +274,11 @@ int read_tile(struct reading *r)
 		return 0;
 	}
 	for (int i = 0; i < PASS_COUNT; i++) {
-		const struct yaml_node *one = yaml_get(t, n, pass_words[i]);
+		const struct yaml_node *one = yaml_get(t, n, pass_names[i]);
 		if (one && one->kind == YAML_MAP && r->good[KEY_passes] && !r->spec->passes[i])
 			return diag_at(r->diag, one->place,
 			               "tile.%s: the spec has no %s pass; add it to passes, or leave the tile out",
-			               pass_words[i], pass_words[i]);
+			               pass_names[i], pass_names[i]);
 		if (one)
 			tile_read(&r->spec->tile[i], t, one);
 	}

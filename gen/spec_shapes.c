@@ -1,5 +1,6 @@
 /* The shapes of the language's values. Ranges are written here and nowhere else. */
 #include <stddef.h>
+#include <string.h>
 
 #include "gen/spec_key.h"
 
@@ -9,11 +10,19 @@ enum {
 };
 
 const char *const dtype_words[] = {[DTYPE_FP16] = "fp16", [DTYPE_BF16] = "bf16", NULL};
-const char *const pass_words[] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward", NULL};
+const char *const pass_names[PASS_COUNT + 1] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward", NULL};
 const char *const output_words[] = {"out", "lse", NULL}; /* bit i of the set of enum output */
 
+int pass_find(const char *name)
+{
+	for (int i = 0; i < PASS_COUNT; i++)
+		if (strcmp(name, pass_names[i]) == 0)
+			return i;
+	return -1;
+}
+
 static const char *dtype_word(int i) { return dtype_words[i]; }
-static const char *pass_word(int i) { return pass_words[i]; }
+static const char *pass_word(int i) { return pass_names[i]; }
 static const char *output_word(int i) { return output_words[i]; }
 static const char *target_word(int i) { return i < TARGET_COUNT ? target_table[i].name : NULL; }
 

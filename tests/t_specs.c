@@ -70,16 +70,15 @@ static void check_build(const struct spec *spec, const struct program *program, 
 	struct cubin cubin = {0};
 	struct plan *plan = malloc(sizeof *plan);
 	const bool made =
-		(naive ? plan_naive : plan_make)(plan, spec, program, target, device_for_target(target), &spec->assume, pass,
-	                                         &diag) == 0 &&
+		(naive ? plan_naive : plan_make)(plan, spec, program, target, device_for_target(target), &spec->assume,
+	                                         pass, &diag) == 0 &&
 		source_emit(&source, spec, program, plan, NULL, &diag) == 0 &&
 		cubin_get(&cubin, runtime_store(rt), runtime_compiler(rt), &source, target, &plan->recipe, &diag) == 0;
 	ck_assert_msg(made, "%s %s pass %d: %s", spec->name, target->name, pass, text_str(&diag.text));
 
 	const struct candidate *c = &plan->candidate[plan->chosen];
 	char head[128], line[192];
-	snprintf(head, sizeof head, "%s %s %s%s ", spec->name, target->name,
-	         pass == PASS_FORWARD ? "forward" : "backward", naive ? "-naive" : "");
+	snprintf(head, sizeof head, "%s %s %s%s ", spec->name, target->name, pass_names[pass], naive ? "-naive" : "");
 	snprintf(line, sizeof line, "%s%d %d\n", head, cubin.registers, cubin.smem_bytes);
 	ck_assert_msg(cubin.spill_bytes == 0, "%sspills %d bytes at tile %dx%d w%d s%d", head, cubin.spill_bytes,
 	              c->tile_m, c->tile_n, c->warps, c->stages);
