@@ -99,7 +99,7 @@ $(B)/gen/embed.o: $(B)/gen/embed.def
 $(B)/gen/embed.o: CFLAGS += -I$(B)
 
 # t_runtime, t_launch: two fake drivers beside them, allocations and locks counted, and the toolkit's cuda.h to compare with.
-$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h
+$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h templates/abi.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(if $(findstring old,$@),-DFAKE_OLD) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $< -lpthread
 $(B)/tests/t_runtime $(B)/tests/t_launch: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
@@ -140,10 +140,12 @@ build/fuzz/fuzz_%: tests/fuzz_%.c tests/fuzz_main.c tests/fuzz.h $(FUZZ_GEN) $(w
 $(B)/tests/t_explain: | $(B)/fagen
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench real real-dump
+.PHONY: bench bench-flex real real-dump
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write"
 	@$(PYTHON) bench/peers.py $(BENCH)
+bench-flex: ## time fagen beside FlexAttention on this GPU: make bench-flex BENCH=--write
+	@$(PYTHON) bench/flex.py $(BENCH)
 build/python/dump: bench/real/requirements.txt
 	rm -rf $@ && mkdir -p $(@D)
 	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<
@@ -170,8 +172,8 @@ $(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(call obj,runtime)
 $(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, TOOL=memcheck|racecheck|initcheck|synccheck, BIG=1); writes tests/gpu/last-run.txt
-	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" TOOL="$(TOOL)" BIG="$(BIG)" sh tests/gpu/run
+check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, CLASS=name, TOOL=memcheck|racecheck|initcheck|synccheck, BIG=1); writes tests/gpu/last-run.txt
+	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" CLASS="$(CLASS)" TOOL="$(TOOL)" BIG="$(BIG)" sh tests/gpu/run
 
 gpu-record: $(B)/check_gpu ## is tests/gpu/last-run.txt of the present sources, with every class passed
 	@$(B)/check_gpu --judge tests/gpu/last-run.txt
@@ -183,4 +185,5 @@ mutate: ## break the reference and the kernels one line at a time; the tests mus
 $(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13: tests/fake_nvrtc.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=$(if $(findstring no_id,$@),none,0x0123456789abcdef) -o $@ $<
-$(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13
+$(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13
+$(B)/tests/t_nvrtc $(B)/tests/t_runtime: | $(B)/tests/fake_nvrtc/libnvrtc.so.13

@@ -29,12 +29,17 @@ class Tensor(c.Structure):
     _fields_ = [("data", c.c_void_p), ("stride_batch", c.c_int64), ("stride_head", c.c_int64), ("stride_seq", c.c_int64)]
 
 
+class Input(c.Structure):
+    _fields_ = [("name", c.c_char_p), ("data", c.c_void_p), ("stride", c.c_int64 * 4), ("grad", c.c_void_p),
+                ("grad_stride", c.c_int64 * 4)]
+
+
 class Args(c.Structure):
     _fields_ = ([("struct_size", c.c_uint32), ("reserved", c.c_uint32)]
                 + [(n, c.c_int64) for n in ("batch", "heads_q", "heads_kv", "seqlen_q", "seqlen_k")]
                 + [(n, Tensor) for n in ("query", "key", "value", "out", "lse", "dout", "dlse", "dquery", "dkey", "dvalue")]
                 + [("seed", c.c_uint64), ("offset", c.c_uint64), ("rng_state", c.c_void_p), ("workspace", c.c_void_p),
-                   ("workspace_size", c.c_size_t)])
+                   ("workspace_size", c.c_size_t), ("inputs", c.POINTER(Input)), ("input_count", c.c_size_t)])
 
 
 class KernelInfo(c.Structure):
@@ -70,6 +75,18 @@ def tensor(t):
     if t.dim() == 4 and t.shape[3] > 1 and t.stride(3) != 1:
         raise FagenError("the last dimension of a tensor must be contiguous")
     return Tensor(t.data_ptr(), t.stride(0), t.stride(1), t.stride(2))
+
+
+def named_inputs(inputs, grads):
+    """Named inputs from {name: tensor}, with the gradients that {name: tensor} asks for."""
+    array = (Input * len(inputs))()
+    for to, (name, t) in zip(array, inputs.items()):
+        to.name, to.data = name.encode(), t.data_ptr()
+        to.stride[:t.dim()] = t.stride()
+        if name in grads:
+            to.grad = grads[name].data_ptr()
+            to.grad_stride[:t.dim()] = grads[name].stride()
+    return array
 
 
 class Runtime:
@@ -116,8 +133,10 @@ class Kernel:
         self.runtime.call("fagen_kernel_describe", c.byref(info), self.handle)
         return info
 
-    def args(self, query, key, value, out, lse, dout=None, dquery=None, dkey=None, dvalue=None, dlse=None, workspace=None):
-        """What a launch takes; workspace is a byte tensor of workspace_size(args) bytes, aligned to 256."""
+    def args(self, query, key, value, out, lse, dout=None, dquery=None, dkey=None, dvalue=None, dlse=None, workspace=None,
+             inputs={}, input_grads={}):
+        """What a launch takes; workspace is a byte tensor of workspace_size(args) bytes, aligned to 256. inputs and
+        input_grads are {name: tensor}."""
         a = sized(Args)
         a.batch, a.heads_q, a.seqlen_q = query.shape[:3]
         a.heads_kv, a.seqlen_k = key.shape[1:3]
@@ -126,6 +145,7 @@ class Kernel:
             setattr(a, name, tensor(t))
         if workspace is not None:
             a.workspace, a.workspace_size = workspace.data_ptr(), workspace.numel() * workspace.element_size()
+        a.inputs, a.input_count = named_inputs(inputs, input_grads), len(inputs)
         return a
 
     def workspace_size(self, args):

@@ -64,15 +64,17 @@ def cases_quick():
 # ---- peers: each gives {pass: callable}, and its results for the comparison ----
 
 class Fagen:
-    def __init__(self, runtime, spec, case, data, naive=False):
+    def __init__(self, runtime, spec, case, data, naive=False, inputs={}):
+        """inputs: {name: tensor} of what the spec's mask and score read."""
         self.kernel = runtime.kernel(spec, case.batch, case.heads, case.heads_kv, case.seq, case.seq, naive=naive)
         q, k, v, dout = data
         self.out, self.lse = torch.full_like(q, math.nan), torch.full(q.shape[:3], math.nan, device="cuda")
         self.grads = [torch.full_like(t, math.nan) for t in (q, k, v)]
+        self.inputs = inputs
         size = self.kernel.workspace_size(self.kernel.args(q, k, v, self.out, self.lse))
         self.workspace = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
-        self.forward_args = self.kernel.args(q, k, v, self.out, self.lse, workspace=self.workspace)
-        self.backward_args = self.kernel.args(q, k, v, self.out, self.lse, dout, *self.grads, workspace=self.workspace)
+        self.forward_args = self.kernel.args(q, k, v, self.out, self.lse, workspace=self.workspace, inputs=inputs)
+        self.backward_args = self.kernel.args(q, k, v, self.out, self.lse, dout, *self.grads, workspace=self.workspace, inputs=inputs)
         self.run = {"forward": lambda: self.kernel.forward(self.forward_args, stream()),
                     "backward": lambda: self.kernel.backward(self.backward_args, stream())}
 

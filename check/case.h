@@ -10,7 +10,7 @@
 #include "runtime/fagen.h"
 #include "runtime/runtime.h"
 
-enum { CASE_NAME_MAX = 256, CASE_TEXT_MAX = 512 };
+enum { CASE_NAME_MAX = 512, CASE_TEXT_MAX = 768 };
 
 struct check_case {
 	char spec[CASE_NAME_MAX];  /* a file, the name of one in specs/, or the spec itself: "{head_dim: 64, mask: causal}" */
@@ -28,6 +28,11 @@ int case_parse(struct check_case *, const char *text, struct diag *);
 void case_print(char to[CASE_TEXT_MAX], const struct check_case *);
 /* Where the parts begin in a case that starts with its spec; NULL when the text is a spec alone. */
 const char *case_parts(const char *text);
+
+/* ---- program.c: what a spec means, for the reference --------------------------------------------------------------- */
+
+int ref_program_make(struct ref_program **, const struct spec *, struct diag *);
+void ref_program_free(struct ref_program *);
 
 /* ---- run_case.c ----------------------------------------------------------------------------------------------------- */
 
@@ -47,21 +52,22 @@ struct check_options {
 	                         times it only the naive GPU kernels judge */
 };
 
-struct check_tensor { char name[8]; double worst, bound; };
+struct check_tensor { char name[INPUT_NAME_MAX + 1]; double worst, bound; }; /* the gradient of input bias is "dbias" */
 
 struct check_outcome {
 	enum check_status status;
 	char text[2304];             /* what is wrong, "" when passed */
 	int tensor_count;
-	struct check_tensor tensor[TENSOR_COUNT];
+	struct check_tensor tensor[TENSOR_COUNT + SPEC_INPUTS_MAX];
 	bool backward, sampled, by_naive;
 };
 
 /* Loads what a case calls its spec. Returns FAGEN_OK or what fagen_spec_load does. */
 int check_spec(fagen_spec **, fagen_runtime *, const char *name, fagen_error *);
-/* What a spec means, for the reference. */
-void case_reference(struct ref_case *, const struct check_case *, const struct spec *);
-/* Runs forward twice and backward once, with NaN everywhere that is not an input, and judges the results. */
+/* A case as the reference takes it, without the values of inputs. */
+void case_reference(struct ref_case *, const struct check_case *, const struct spec *, const struct ref_program *);
+/* Runs forward twice and backward once (twice where inputs have gradients), with NaN everywhere that is not an input, and
+ * judges the results. */
 void check_run(struct check_outcome *, const struct check_case *, fagen_runtime *, const fagen_spec *, const struct check_options *);
 
 #endif

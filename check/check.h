@@ -7,42 +7,61 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ---- reference.c: the definition, in double ------------------------------------------------------------------------ */
+/* ---- program.c: what masks, scores and block layouts mean ---------------------------------------------------------- */
 
-/* What is visible: all of the stated limits hold. Positions are absolute. */
-struct ref_mask {
-	bool causal;           /* k - sk <= q - sq */
-	bool causal_top_left;  /* k <= q */
-	bool window;           /* (q - sq) - (k - sk) <= left and (k - sk) - (q - sq) <= right */
-	int64_t left, right;   /* INT64_MAX: unbounded */
+/* A named input, dense, in double. An index outside a dimension reads the nearest element. */
+struct ref_input {
+	const char *name;
+	int dims;
+	int64_t dim[4];
+	const double *data;
+	bool grad;
 };
+
+/* The attention of a spec: a parser and an evaluator of their own, presets by their meaning. Made from a struct spec by
+ * ref_program_make (case.h). NULL stands for plain attention: every key visible, scores as they are. */
+struct ref_program;
+
+/* ---- reference.c: the definition, in double ------------------------------------------------------------------------ */
 
 struct ref_case {
 	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k;
 	int head_dim_qk, head_dim_v;
 	double softmax_scale;
-	int mask_count;
-	struct ref_mask mask[8];
+	const struct ref_program *program;
+	const struct ref_input *input; /* in the order of the spec */
+	int inputs;
 	int keep_256;          /* of 256; 256: no dropout */
 	uint64_t seed, offset;
 	bool bf16;             /* else fp16 */
-	/* In the dropout counter, head h of batch entry b counts as first_head[b] + h. NULL: b * heads_q + h. Lets some heads
-	 * of a larger problem be computed alone. */
+	/* Some heads of a larger problem computed alone: head h of batch entry b is number first_head[b] + h of the larger
+	 * problem, counted over its batch entries with all_heads_q heads each. Dropout, masks, scores and inputs see that
+	 * number and the counts all_heads_q, all_heads_kv. NULL: the problem is whole, the two counts are not looked at. */
 	const int64_t *first_head;
+	int64_t all_heads_q, all_heads_kv;
 };
 
 /* All tensors are dense [batch][head][seq][dim] here, in double. lse [batch][head][seq]. */
 struct ref_forward { double *out, *lse; };
-struct ref_backward { double *dquery, *dkey, *dvalue; };
+struct ref_backward {
+	double *dquery, *dkey, *dvalue;
+	/* One entry for each input, dense as the input; NULL: not wanted. Of the heads computed alone. */
+	double **input_grad;
+	/* The same shape: root of the sum of the squares of what the cells (rows, for the sink) added to each element, the
+	 * scale of what rounding may do to the sum. NULL, or NULL entries: not wanted. The yardstick leaves it alone. */
+	double **input_spread;
+};
 
-bool ref_visible(const struct ref_case *, int64_t q, int64_t k);
+bool ref_visible(const struct ref_case *, int64_t b, int64_t h, int64_t q, int64_t k);
 bool ref_dropout_keep(const struct ref_case *, int64_t b, int64_t h, int64_t q, int64_t k);
-/* A row without a visible key: O = 0, LSE = -inf, and it adds nothing to any gradient. */
+/* A row without a visible key: O = 0, LSE = -inf (the sink's logit, if there is a sink), and it adds nothing to any
+ * gradient but the sink's. */
 void ref_attention_forward(struct ref_forward *, const struct ref_case *, const double *query, const double *key, const double *value);
 /* dkey and dvalue are summed over the query heads that share a key/value head. */
 void ref_attention_backward(struct ref_backward *, const struct ref_case *, const double *query, const double *key,
                             const double *value, const double *dout, const double *dlse /* may be NULL */);
-/* Largest finite |softmax_scale * q.k| of a visible cell: float32 cannot know a logit better than 2^-24 of it. */
+/* What float32 cannot know a logit better than, in units of 2^-24: the largest finite |x * d logit / d x| of a visible
+ * cell, over every number x on the way from q.k to the logit. */
 double ref_score_max(const struct ref_case *, const double *query, const double *key);
 
 /* ---- plain.c: the yardstick of tolerance: float32 scores and softmax, P (and dS) and results rounded to the dtype -- */
@@ -110,5 +129,9 @@ struct compare_result {
 void compare_tensor(struct compare_result *, const struct compare *, const double *got, const double *want, const double *plain);
 /* NaN and infinite positions exactly; elsewhere |got - want| <= absolute + relative * |want|. */
 void compare_close(struct compare_result *, const struct compare *, const double *got, const double *want, double absolute, double relative);
+/* float32 sums over many cells, as gradients of inputs are: |got - want| is at most 1.5 times the largest error of
+ * `plain`, plus the element's spread times (the 16-bit type's ulp at 1 + the floor, which is relative here). */
+void compare_sum(struct compare_result *, const struct compare *, const double *got, const double *want, const double *plain,
+                 const double *spread);
 
 #endif

@@ -51,9 +51,23 @@ static bool special_check(struct compare_result *r, const struct compare *c, con
 	return false;
 }
 
+/* The element `worst` is off by r->worst, and so are `over` of them. */
+static void wrong_print(struct compare_result *r, const struct compare *c, const double *got, const double *want,
+                        int64_t worst, int64_t over)
+{
+	char place[96];
+	place_print(place, c, worst);
+	r->ok = false;
+	snprintf(r->text, sizeof r->text,
+	         "%s is %.9g, the reference is %.9g: off by %.3g, allowed %.3g (%" PRId64 " of %" PRId64
+	         " elements are off)",
+	         place, got[worst], want[worst], r->worst, r->bound, over, element_count(c));
+}
+
 struct bound {
 	double absolute, relative;
-	bool rows;
+	const double *spread; /* what `relative` multiplies; NULL: the reference's magnitude */
+	bool rows;            /* 2 ulp of the largest of a row are allowed instead */
 };
 
 /* Worst element against a bound: the one that exceeds it by most, or comes nearest. */
@@ -74,7 +88,8 @@ static void elements_check(struct compare_result *r, const struct compare *c, co
 		if (!isfinite(want[i]))
 			continue;
 		if (!bound->rows)
-			allowed = bound->absolute + bound->relative * fabs(want[i]);
+			allowed =
+				bound->absolute + bound->relative * (bound->spread ? bound->spread[i] : fabs(want[i]));
 		const double error = fabs(got[i] - want[i]);
 		over += error > allowed;
 		if (error - allowed > excess) {
@@ -84,15 +99,8 @@ static void elements_check(struct compare_result *r, const struct compare *c, co
 			r->bound = allowed;
 		}
 	}
-	if (worst < 0 || excess <= 0)
-		return;
-	char place[96];
-	place_print(place, c, worst);
-	r->ok = false;
-	snprintf(r->text, sizeof r->text,
-	         "%s is %.9g, the reference is %.9g: off by %.3g, allowed %.3g (%" PRId64 " of %" PRId64
-	         " elements are off)",
-	         place, got[worst], want[worst], r->worst, r->bound, over, n);
+	if (worst >= 0 && excess > 0)
+		wrong_print(r, c, got, want, worst, over);
 }
 
 static void result_begin(struct compare_result *r)
@@ -146,4 +154,20 @@ void compare_tensor(struct compare_result *r, const struct compare *c, const dou
 	snprintf(r->text, sizeof r->text,
 	         "%s: the root mean square error is %.3g, that of a plain computation %.3g, allowed %.3g", c->name, rms,
 	         plain_rms, allowed);
+}
+
+void compare_sum(struct compare_result *r, const struct compare *c, const double *got, const double *want,
+                 const double *plain, const double *spread)
+{
+	result_begin(r);
+	if (!special_check(r, c, got, want))
+		return;
+	const int64_t n = element_count(c);
+	double largest = 0;
+	for (int64_t i = 0; i < n; i++)
+		if (isfinite(want[i]) && isfinite(plain[i]))
+			largest = fmax(largest, fabs(plain[i] - want[i]));
+	const struct bound bound = {
+		.absolute = 1.5 * largest, .relative = number_ulp(1, c->bf16) + c->floor, .spread = spread};
+	elements_check(r, c, got, want, &bound);
 }

@@ -1,17 +1,20 @@
 /* The yardstick: what a plain implementation loses. Scores, softmax and sums in float32; P, dS and the results rounded
  * to the 16-bit type where a matrix unit would take or a tensor would store them. */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "check/check.h"
+#include "check/program.h"
 
 struct job {
 	const struct ref_case *c;
 	const float *query, *key, *value, *dout;
 	const double *dlse;
 	float *out, *lse, *delta; /* per query row */
+	unsigned char *visible;   /* per cell */
 	struct ref_backward *backward;
+	pthread_mutex_t *sums; /* of input_grad */
 };
 
 static float round_16(float x, bool bf16)
@@ -48,59 +51,71 @@ static void add_scaled(float *to, float factor, const float *from, int n)
 		to[i] += factor * from[i];
 }
 
-static int64_t key_row(const struct ref_case *c, int64_t b, int64_t h, int64_t k)
-{
-	return (b * c->heads_kv + h / (c->heads_q / c->heads_kv)) * c->seqlen_k + k;
-}
-
 static float score(const struct job *j, int64_t row, int64_t col)
 {
 	const int d = j->c->head_dim_qk;
 	return (float)j->c->softmax_scale * dot(j->query + row * d, j->key + col * d, d);
 }
 
+static void visible_row(void *context, int64_t row)
+{
+	const struct job *j = context;
+	const struct ref_cell at = ref_row_cell(j->c, row);
+	for (int64_t k = 0; k < j->c->seqlen_k; k++)
+		j->visible[row * j->c->seqlen_k + k] = ref_visible(j->c, at.b, at.h, at.q, k);
+}
+
 static void forward_row(void *context, int64_t row)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t q = row % c->seqlen_q, h = row / c->seqlen_q % c->heads_q, b = row / c->seqlen_q / c->heads_q;
+	struct ref_cell at = ref_row_cell(c, row);
+	struct ref_read read;
+	const unsigned char *visible = j->visible + row * c->seqlen_k;
+	const float sink = (float)ref_sink(&read, c, at.b, at.h);
 	float *out = j->out + row * c->head_dim_v, *s = malloc((size_t)(c->seqlen_k > 0 ? c->seqlen_k : 1) * sizeof *s);
 	if (!s)
 		abort();
-	float max = -INFINITY, sum = 0;
-	for (int64_t k = 0; k < c->seqlen_k; k++) {
-		if (!ref_visible(c, q, k))
+	float max = sink;
+	for (at.k = 0; at.k < c->seqlen_k; at.k++) {
+		if (!visible[at.k])
 			continue;
-		s[k] = score(j, row, key_row(c, b, h, k));
-		max = fmaxf(max, s[k]);
+		s[at.k] = (float)ref_logit(c, &at, score(j, row, ref_key_row(c, at.b, at.h, at.k)), true);
+		max = fmaxf(max, s[at.k]);
 	}
 	if (max == -INFINITY)
 		max = 0;
+	float sum = expf(sink - max);
 	for (int64_t k = 0; k < c->seqlen_k; k++)
-		if (ref_visible(c, q, k))
+		if (visible[k])
 			sum += s[k] = expf(s[k] - max);
 	for (int i = 0; i < c->head_dim_v; i++)
 		out[i] = 0;
 	for (int64_t k = 0; k < c->seqlen_k; k++)
-		if (ref_visible(c, q, k) && ref_dropout_keep(c, b, h, q, k))
-			add_scaled(out, round_16(s[k] / sum, c->bf16), j->value + key_row(c, b, h, k) * c->head_dim_v,
-			           c->head_dim_v);
+		if (visible[k] && ref_dropout_keep(c, at.b, at.h, at.q, k))
+			add_scaled(out, round_16(s[k] / sum, c->bf16),
+			           j->value + ref_key_row(c, at.b, at.h, k) * c->head_dim_v, c->head_dim_v);
 	for (int i = 0; i < c->head_dim_v; i++)
 		out[i] = round_16(sum == 0 ? 0 : out[i] * (256.0f / (float)c->keep_256), c->bf16);
 	j->lse[row] = sum == 0 ? -INFINITY : max + logf(sum);
 	free(s);
 }
 
-static void cell(float *p_dropped, float *ds, const struct job *j, int64_t b, int64_t h, int64_t q, int64_t k)
+/* P with dropout, and dS before and after the score, of one visible cell. Sums over inputs take dS as it is in float32. */
+static void cell(float *p_dropped, float *ds, float *dlogit, struct ref_slopes *slopes, const struct job *j,
+                 const struct ref_cell *at)
 {
 	const struct ref_case *c = j->c;
-	const int64_t row = (b * c->heads_q + h) * c->seqlen_q + q, col = key_row(c, b, h, k);
-	const bool keep = ref_dropout_keep(c, b, h, q, k);
-	const float p = expf(score(j, row, col) - j->lse[row]), up = 256.0f / (float)c->keep_256;
+	const int64_t row = (at->b * c->heads_q + at->h) * c->seqlen_q + at->q,
+		      col = ref_key_row(c, at->b, at->h, at->k);
+	const bool keep = ref_dropout_keep(c, at->b, at->h, at->q, at->k);
+	const float logit = (float)ref_logit_slopes(slopes, c, at, score(j, row, col), true);
+	const float p = expf(logit - j->lse[row]), up = 256.0f / (float)c->keep_256;
 	const float dp =
 		keep ? up * dot(j->dout + row * c->head_dim_v, j->value + col * c->head_dim_v, c->head_dim_v) : 0;
 	*p_dropped = keep ? up * round_16(p, c->bf16) : 0;
-	*ds = round_16(p * (dp - j->delta[row]), c->bf16);
+	*dlogit = p * (dp - j->delta[row]);
+	*ds = round_16(*dlogit * (float)slopes->s, c->bf16);
 }
 
 static void store(double *to, const float *sum, double factor, int n, bool bf16)
@@ -115,16 +130,33 @@ static void dquery_row(void *context, int64_t row)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t q = row % c->seqlen_q, h = row / c->seqlen_q % c->heads_q, b = row / c->seqlen_q / c->heads_q;
+	struct ref_cell at = ref_row_cell(c, row);
+	struct ref_slopes slopes;
+	struct ref_read sink_at;
+	double **grad = j->backward->input_grad;
 	float sum[DIM_MAX] = {0};
 	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) -
 	                (j->dlse ? (float)j->dlse[row] : 0);
-	for (int64_t k = 0; k < c->seqlen_k && j->lse[row] != -INFINITY; k++) {
-		if (!ref_visible(c, q, k))
+	for (at.k = 0; at.k < c->seqlen_k && j->lse[row] != -INFINITY; at.k++) {
+		if (!j->visible[row * c->seqlen_k + at.k])
 			continue;
-		float p, ds;
-		cell(&p, &ds, j, b, h, q, k);
-		add_scaled(sum, ds, j->key + key_row(c, b, h, k) * c->head_dim_qk, c->head_dim_qk);
+		float p, ds, dlogit;
+		cell(&p, &ds, &dlogit, &slopes, j, &at);
+		add_scaled(sum, ds, j->key + ref_key_row(c, at.b, at.h, at.k) * c->head_dim_qk, c->head_dim_qk);
+		if (!grad || !slopes.reads)
+			continue;
+		pthread_mutex_lock(j->sums);
+		for (int i = 0; i < slopes.reads; i++)
+			if (grad[slopes.read[i].input])
+				grad[slopes.read[i].input][slopes.read[i].index] +=
+					dlogit * (float)slopes.read[i].slope;
+		pthread_mutex_unlock(j->sums);
+	}
+	const double sink = ref_sink(&sink_at, c, at.b, at.h);
+	if (grad && sink != -INFINITY && grad[sink_at.input]) {
+		pthread_mutex_lock(j->sums);
+		grad[sink_at.input][sink_at.index] -= expf((float)sink - j->lse[row]) * j->delta[row];
+		pthread_mutex_unlock(j->sums);
 	}
 	store(j->backward->dquery + row * c->head_dim_qk, sum, c->softmax_scale, c->head_dim_qk, c->bf16);
 }
@@ -133,17 +165,17 @@ static void dkey_row(void *context, int64_t col)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t k = col % c->seqlen_k, h_kv = col / c->seqlen_k % c->heads_kv,
-		      b = col / c->seqlen_k / c->heads_kv;
-	const int64_t group = c->heads_q / c->heads_kv;
+	const int64_t h_kv = col / c->seqlen_k % c->heads_kv, group = c->heads_q / c->heads_kv;
+	struct ref_cell at = {.b = col / c->seqlen_k / c->heads_kv, .k = col % c->seqlen_k};
+	struct ref_slopes slopes;
 	float sum_k[DIM_MAX] = {0}, sum_v[DIM_MAX] = {0};
-	for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++)
-		for (int64_t q = 0; q < c->seqlen_q; q++) {
-			const int64_t row = (b * c->heads_q + h) * c->seqlen_q + q;
-			if (!ref_visible(c, q, k) || j->lse[row] == -INFINITY)
+	for (at.h = h_kv * group; at.h < (h_kv + 1) * group; at.h++)
+		for (at.q = 0; at.q < c->seqlen_q; at.q++) {
+			const int64_t row = (at.b * c->heads_q + at.h) * c->seqlen_q + at.q;
+			if (!j->visible[row * c->seqlen_k + at.k] || j->lse[row] == -INFINITY)
 				continue;
-			float p, ds;
-			cell(&p, &ds, j, b, h, q, k);
+			float p, ds, dlogit;
+			cell(&p, &ds, &dlogit, &slopes, j, &at);
 			add_scaled(sum_v, p, j->dout + row * c->head_dim_v, c->head_dim_v);
 			add_scaled(sum_k, ds, j->query + row * c->head_dim_qk, c->head_dim_qk);
 		}
@@ -176,7 +208,11 @@ static void job_begin(struct job *j, const struct ref_case *c, const double *que
 	                  .key = narrow(key, cols * c->head_dim_qk),
 	                  .value = narrow(value, cols * c->head_dim_v),
 	                  .out = floats(rows * c->head_dim_v),
-	                  .lse = floats(rows)};
+	                  .lse = floats(rows),
+	                  .visible = malloc((size_t)(rows * c->seqlen_k + 1))};
+	if (!j->visible)
+		abort();
+	parallel_for(rows, visible_row, j);
 	parallel_for(rows, forward_row, j);
 }
 
@@ -187,6 +223,7 @@ static void job_end(struct job *j)
 	free((void *)j->value);
 	free(j->out);
 	free(j->lse);
+	free(j->visible);
 }
 
 void ref_plain_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key,
@@ -212,8 +249,18 @@ void ref_plain_backward(struct ref_backward *g, const struct ref_case *c, const 
 	j.dlse = dlse;
 	j.dout = narrow(dout, rows * c->head_dim_v);
 	j.delta = floats(rows);
+	pthread_mutex_t sums = PTHREAD_MUTEX_INITIALIZER;
+	j.sums = &sums;
+	for (int i = 0; i < c->inputs && g->input_grad; i++) {
+		int64_t elements = 1;
+		for (int d = 0; d < c->input[i].dims; d++)
+			elements *= c->input[i].dim[d];
+		if (g->input_grad[i])
+			memset(g->input_grad[i], 0, (size_t)elements * sizeof(double));
+	}
 	parallel_for(rows, dquery_row, &j);
 	parallel_for(c->batch * c->heads_kv * c->seqlen_k, dkey_row, &j);
+	pthread_mutex_destroy(&sums);
 	free((void *)j.dout);
 	free(j.delta);
 	job_end(&j);

@@ -1,24 +1,11 @@
 /* Attention by its definition, in double. Each query row (and each key, for dkey and dvalue) is computed on its own;
  * nothing is carried from one to the next, and nothing is skipped but cells that are not visible. */
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 
-#include "check/check.h"
-
-bool ref_visible(const struct ref_case *c, int64_t q, int64_t k)
-{
-	const int64_t distance = (q - c->seqlen_q) - (k - c->seqlen_k); /* how far the key lies back, ends aligned */
-	for (int i = 0; i < c->mask_count; i++) {
-		const struct ref_mask *m = &c->mask[i];
-		if (m->causal && distance < 0)
-			return false;
-		if (m->causal_top_left && k > q)
-			return false;
-		if (m->window && (distance > m->left || -distance > m->right))
-			return false;
-	}
-	return true;
-}
+#include "check/program.h"
 
 /* Philox 4x32 (Salmon et al., SC11), 7 rounds. */
 static void philox(uint32_t out[4], const uint32_t counter[4], uint64_t seed)
@@ -79,45 +66,79 @@ struct job {
 	const struct ref_case *c;
 	const double *query, *key, *value, *dout, *dlse;
 	double *out, *lse, *delta; /* per query row; delta = dout.out - dlse */
-	double *dquery, *dkey, *dvalue, *score_max;
+	unsigned char *visible;    /* per cell */
+	double *score_max;         /* per query row */
+	const struct ref_backward *to;
+	pthread_mutex_t *sums; /* of input_grad and input_spread */
 };
 
-static int64_t key_row(const struct ref_case *c, int64_t b, int64_t h, int64_t k)
+struct ref_cell ref_row_cell(const struct ref_case *c, int64_t row)
+{
+	return (struct ref_cell){row / c->seqlen_q / c->heads_q, row / c->seqlen_q % c->heads_q, row % c->seqlen_q, 0};
+}
+
+int64_t ref_key_row(const struct ref_case *c, int64_t b, int64_t h, int64_t k)
 {
 	return (b * c->heads_kv + h / (c->heads_q / c->heads_kv)) * c->seqlen_k + k;
 }
 
-/* Item: a query row (b, h, q). */
+/* The scaled dot product of a cell. */
+static double cell_s(const struct job *j, const struct ref_cell *at)
+{
+	const struct ref_case *c = j->c;
+	const int64_t row = (at->b * c->heads_q + at->h) * c->seqlen_q + at->q,
+		      col = ref_key_row(c, at->b, at->h, at->k);
+	return c->softmax_scale * dot(j->query + row * c->head_dim_qk, j->key + col * c->head_dim_qk, c->head_dim_qk);
+}
+
+static void *room(int64_t count, size_t bytes)
+{
+	void *p = malloc((size_t)(count > 0 ? count : 1) * bytes);
+	if (!p)
+		abort();
+	return p;
+}
+
+static double *doubles(int64_t count) { return room(count, sizeof(double)); }
+
+/* Item: a query row. */
+static void visible_row(void *context, int64_t row)
+{
+	const struct job *j = context;
+	const struct ref_cell at = ref_row_cell(j->c, row);
+	for (int64_t k = 0; k < j->c->seqlen_k; k++)
+		j->visible[row * j->c->seqlen_k + k] = ref_visible(j->c, at.b, at.h, at.q, k);
+}
+
 static void forward_row(void *context, int64_t row)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t q = row % c->seqlen_q, h = row / c->seqlen_q % c->heads_q, b = row / c->seqlen_q / c->heads_q;
-	const double *query = j->query + row * c->head_dim_qk;
-	double *out = j->out + row * c->head_dim_v;
-	double *score = malloc((size_t)(c->seqlen_k > 0 ? c->seqlen_k : 1) * sizeof *score);
-	if (!score)
-		abort();
-	double max = -INFINITY;
-	for (int64_t k = 0; k < c->seqlen_k; k++) {
-		if (!ref_visible(c, q, k))
+	struct ref_cell at = ref_row_cell(c, row);
+	struct ref_read read;
+	double *out = j->out + row * c->head_dim_v, *score = doubles(c->seqlen_k);
+	const unsigned char *visible = j->visible + row * c->seqlen_k;
+	const double sink = ref_sink(&read, c, at.b, at.h);
+	double max = sink;
+	for (at.k = 0; at.k < c->seqlen_k; at.k++) {
+		if (!visible[at.k])
 			continue;
-		score[k] = c->softmax_scale * dot(query, j->key + key_row(c, b, h, k) * c->head_dim_qk, c->head_dim_qk);
-		if (score[k] > max)
-			max = score[k];
+		score[at.k] = ref_logit(c, &at, cell_s(j, &at), false);
+		if (score[at.k] > max)
+			max = score[at.k];
 	}
 	if (max == -INFINITY)
 		max = 0; /* nothing visible, or nothing above -inf */
-	double sum = 0;
+	double sum = exp(sink - max);
 	for (int i = 0; i < c->head_dim_v; i++)
 		out[i] = 0;
 	for (int64_t k = 0; k < c->seqlen_k; k++) {
-		if (!ref_visible(c, q, k))
+		if (!visible[k])
 			continue;
 		const double p = exp(score[k] - max);
 		sum += p;
-		if (ref_dropout_keep(c, b, h, q, k))
-			add_scaled(out, p * 256 / c->keep_256, j->value + key_row(c, b, h, k) * c->head_dim_v,
+		if (ref_dropout_keep(c, at.b, at.h, at.q, k))
+			add_scaled(out, p * 256 / c->keep_256, j->value + ref_key_row(c, at.b, at.h, k) * c->head_dim_v,
 			           c->head_dim_v);
 	}
 	for (int i = 0; i < c->head_dim_v; i++)
@@ -126,47 +147,88 @@ static void forward_row(void *context, int64_t row)
 	free(score);
 }
 
+static int64_t query_rows(const struct ref_case *c) { return c->batch * c->heads_q * c->seqlen_q; }
+
+static void visible_make(struct job *j)
+{
+	j->visible = room(query_rows(j->c) * j->c->seqlen_k, 1);
+	parallel_for(query_rows(j->c), visible_row, j);
+}
+
 void ref_attention_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key,
                            const double *value)
 {
 	struct job j = {.c = c, .query = query, .key = key, .value = value, .out = f->out, .lse = f->lse};
-	parallel_for(c->batch * c->heads_q * c->seqlen_q, forward_row, &j);
+	visible_make(&j);
+	parallel_for(query_rows(c), forward_row, &j);
+	free(j.visible);
 }
 
-/* P and dS of one visible cell, from the row's LSE and delta. */
-static void cell(double *p_dropped, double *ds, const struct job *j, int64_t b, int64_t h, int64_t q, int64_t k)
+/* P with dropout, and the derivative by the logit, of one visible cell, from the row's LSE and delta. */
+static void cell(double *p_dropped, double *ds, const struct job *j, const struct ref_cell *at, double logit)
 {
 	const struct ref_case *c = j->c;
-	const int64_t row = (b * c->heads_q + h) * c->seqlen_q + q, col = key_row(c, b, h, k);
-	const double s =
-		c->softmax_scale * dot(j->query + row * c->head_dim_qk, j->key + col * c->head_dim_qk, c->head_dim_qk);
-	const double p = exp(s - j->lse[row]);
-	const double keep = ref_dropout_keep(c, b, h, q, k) ? 256.0 / c->keep_256 : 0;
+	const int64_t row = (at->b * c->heads_q + at->h) * c->seqlen_q + at->q,
+		      col = ref_key_row(c, at->b, at->h, at->k);
+	const double p = exp(logit - j->lse[row]);
+	const double keep = ref_dropout_keep(c, at->b, at->h, at->q, at->k) ? 256.0 / c->keep_256 : 0;
 	const double dp = keep * dot(j->dout + row * c->head_dim_v, j->value + col * c->head_dim_v, c->head_dim_v);
 	*p_dropped = keep * p;
 	*ds = p * (dp - j->delta[row]);
+}
+
+static void input_add(const struct job *j, const struct ref_read *read, double ds)
+{
+	double **grad = j->to->input_grad, **spread = j->to->input_spread;
+	if (grad && grad[read->input])
+		grad[read->input][read->index] += ds * read->slope;
+	if (spread && spread[read->input])
+		spread[read->input][read->index] += ds * read->slope * ds * read->slope;
 }
 
 static void dquery_row(void *context, int64_t row)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t q = row % c->seqlen_q, h = row / c->seqlen_q % c->heads_q, b = row / c->seqlen_q / c->heads_q;
-	double *dquery = j->dquery + row * c->head_dim_qk;
+	struct ref_cell at = ref_row_cell(c, row);
+	struct ref_slopes slopes;
+	struct ref_read sink_at;
+	struct moved {
+		struct ref_read read;
+		double ds;
+	} *moved = NULL;
+	int64_t moves = 0, space = 0;
+	double *dquery = j->to->dquery + row * c->head_dim_qk;
 	for (int i = 0; i < c->head_dim_qk; i++)
 		dquery[i] = 0;
 	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) -
 	                (j->dlse ? j->dlse[row] : 0);
+	const double sink = ref_sink(&sink_at, c, at.b, at.h);
 	if (j->lse[row] == -INFINITY)
 		return;
-	for (int64_t k = 0; k < c->seqlen_k; k++) {
-		if (!ref_visible(c, q, k))
+	for (at.k = 0; at.k < c->seqlen_k; at.k++) {
+		if (!j->visible[row * c->seqlen_k + at.k])
 			continue;
 		double p, ds;
-		cell(&p, &ds, j, b, h, q, k);
-		add_scaled(dquery, c->softmax_scale * ds, j->key + key_row(c, b, h, k) * c->head_dim_qk,
-		           c->head_dim_qk);
+		cell(&p, &ds, j, &at, ref_logit_slopes(&slopes, c, &at, cell_s(j, &at), false));
+		add_scaled(dquery, c->softmax_scale * ds * slopes.s,
+		           j->key + ref_key_row(c, at.b, at.h, at.k) * c->head_dim_qk, c->head_dim_qk);
+		if (moves + slopes.reads > space) {
+			space = 2 * space + slopes.reads + 64;
+			moved = realloc(moved, (size_t)space * sizeof *moved);
+			if (!moved)
+				abort();
+		}
+		for (int i = 0; i < slopes.reads; i++)
+			moved[moves++] = (struct moved){slopes.read[i], ds};
 	}
+	pthread_mutex_lock(j->sums);
+	for (int64_t i = 0; i < moves; i++)
+		input_add(j, &moved[i].read, moved[i].ds);
+	if (sink != -INFINITY && c->input[sink_at.input].grad) /* its value is zero: dP = 0 */
+		input_add(j, &sink_at, -exp(sink - j->lse[row]) * j->delta[row]);
+	pthread_mutex_unlock(j->sums);
+	free(moved);
 }
 
 /* Item: a key row (b, h_kv, k). Runs after every dquery_row, which leave delta. */
@@ -174,80 +236,95 @@ static void dkey_row(void *context, int64_t col)
 {
 	const struct job *j = context;
 	const struct ref_case *c = j->c;
-	const int64_t k = col % c->seqlen_k, h_kv = col / c->seqlen_k % c->heads_kv,
-		      b = col / c->seqlen_k / c->heads_kv;
-	const int64_t group = c->heads_q / c->heads_kv;
-	double *dkey = j->dkey + col * c->head_dim_qk, *dvalue = j->dvalue + col * c->head_dim_v;
+	const int64_t h_kv = col / c->seqlen_k % c->heads_kv, group = c->heads_q / c->heads_kv;
+	struct ref_cell at = {.b = col / c->seqlen_k / c->heads_kv, .k = col % c->seqlen_k};
+	struct ref_slopes slopes;
+	double *dkey = j->to->dkey + col * c->head_dim_qk, *dvalue = j->to->dvalue + col * c->head_dim_v;
 	for (int i = 0; i < c->head_dim_qk; i++)
 		dkey[i] = 0;
 	for (int i = 0; i < c->head_dim_v; i++)
 		dvalue[i] = 0;
-	for (int64_t h = h_kv * group; h < (h_kv + 1) * group; h++)
-		for (int64_t q = 0; q < c->seqlen_q; q++) {
-			const int64_t row = (b * c->heads_q + h) * c->seqlen_q + q;
-			if (!ref_visible(c, q, k) || j->lse[row] == -INFINITY)
+	for (at.h = h_kv * group; at.h < (h_kv + 1) * group; at.h++)
+		for (at.q = 0; at.q < c->seqlen_q; at.q++) {
+			const int64_t row = (at.b * c->heads_q + at.h) * c->seqlen_q + at.q;
+			if (!j->visible[row * c->seqlen_k + at.k] || j->lse[row] == -INFINITY)
 				continue;
 			double p, ds;
-			cell(&p, &ds, j, b, h, q, k);
+			cell(&p, &ds, j, &at, ref_logit_slopes(&slopes, c, &at, cell_s(j, &at), false));
 			add_scaled(dvalue, p, j->dout + row * c->head_dim_v, c->head_dim_v);
-			add_scaled(dkey, c->softmax_scale * ds, j->query + row * c->head_dim_qk, c->head_dim_qk);
+			add_scaled(dkey, c->softmax_scale * ds * slopes.s, j->query + row * c->head_dim_qk,
+			           c->head_dim_qk);
 		}
 }
 
-static double *doubles(int64_t count)
+static int64_t elements(const struct ref_input *in)
 {
-	double *p = malloc((size_t)(count > 0 ? count : 1) * sizeof *p);
-	if (!p)
-		abort();
-	return p;
+	int64_t n = 1;
+	for (int d = 0; d < in->dims; d++)
+		n *= in->dim[d];
+	return n;
 }
 
 void ref_attention_backward(struct ref_backward *g, const struct ref_case *c, const double *query, const double *key,
                             const double *value, const double *dout, const double *dlse)
 {
-	const int64_t rows = c->batch * c->heads_q * c->seqlen_q;
-	struct ref_forward f = {.out = doubles(rows * c->head_dim_v), .lse = doubles(rows)};
-	ref_attention_forward(&f, c, query, key, value);
+	const int64_t rows = query_rows(c);
+	pthread_mutex_t sums = PTHREAD_MUTEX_INITIALIZER;
 	struct job j = {.c = c,
 	                .query = query,
 	                .key = key,
 	                .value = value,
 	                .dout = dout,
 	                .dlse = dlse,
-	                .out = f.out,
-	                .lse = f.lse,
+	                .out = doubles(rows * c->head_dim_v),
+	                .lse = doubles(rows),
 	                .delta = doubles(rows),
-	                .dquery = g->dquery,
-	                .dkey = g->dkey,
-	                .dvalue = g->dvalue};
+	                .to = g,
+	                .sums = &sums};
+	visible_make(&j);
+	parallel_for(rows, forward_row, &j);
+	for (int i = 0; i < c->inputs; i++) {
+		if (g->input_grad && g->input_grad[i])
+			memset(g->input_grad[i], 0, (size_t)elements(&c->input[i]) * sizeof(double));
+		if (g->input_spread && g->input_spread[i])
+			memset(g->input_spread[i], 0, (size_t)elements(&c->input[i]) * sizeof(double));
+	}
 	parallel_for(rows, dquery_row, &j);
 	parallel_for(c->batch * c->heads_kv * c->seqlen_k, dkey_row, &j);
+	for (int i = 0; i < c->inputs && g->input_spread; i++)
+		for (int64_t e = 0; g->input_spread[i] && e < elements(&c->input[i]); e++)
+			g->input_spread[i][e] = sqrt(g->input_spread[i][e]);
+	pthread_mutex_destroy(&sums);
+	free(j.visible);
 	free(j.delta);
-	free(f.out);
-	free(f.lse);
+	free(j.out);
+	free(j.lse);
 }
 
 static void score_row(void *context, int64_t row)
 {
 	const struct job *j = context;
-	const struct ref_case *c = j->c;
-	const int64_t q = row % c->seqlen_q, h = row / c->seqlen_q % c->heads_q, b = row / c->seqlen_q / c->heads_q;
-	double max = 0;
-	for (int64_t k = 0; k < c->seqlen_k; k++) {
-		if (!ref_visible(c, q, k))
+	struct ref_cell at = ref_row_cell(j->c, row);
+	struct ref_slopes slopes;
+	double max = 0, product = 0; /* the terms of a small dot product are as large as those of the row's largest */
+	for (at.k = 0; at.k < j->c->seqlen_k; at.k++) {
+		const double s = fabs(cell_s(j, &at));
+		product = isfinite(s) && s > product ? s : product;
+	}
+	for (at.k = 0; at.k < j->c->seqlen_k; at.k++) {
+		if (!ref_visible(j->c, at.b, at.h, at.q, at.k))
 			continue;
-		const double s =
-			fabs(c->softmax_scale * dot(j->query + row * c->head_dim_qk,
-		                                    j->key + key_row(c, b, h, k) * c->head_dim_qk, c->head_dim_qk));
-		if (isfinite(s) && s > max)
-			max = s;
+		ref_logit_slopes(&slopes, j->c, &at, cell_s(j, &at), false);
+		const double share = fmax(slopes.largest, fabs(slopes.s) * product);
+		if (isfinite(share) && share > max)
+			max = share;
 	}
 	j->score_max[row] = max;
 }
 
 double ref_score_max(const struct ref_case *c, const double *query, const double *key)
 {
-	const int64_t rows = c->batch * c->heads_q * c->seqlen_q;
+	const int64_t rows = query_rows(c);
 	struct job j = {.c = c, .query = query, .key = key, .score_max = doubles(rows)};
 	parallel_for(rows, score_row, &j);
 	double max = 0;

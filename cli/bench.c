@@ -7,12 +7,13 @@
 #include <string.h>
 
 #include "check/gpu.h"
+#include "check/named.h"
 #include "cli/cli.h"
 #include "cli/problem_flags.h"
 #include "runtime/driver.h"
 #include "runtime/runtime.h"
 
-enum { SETS_MAX = 16, WARM_UP = 3, RUNS_MIN = 7, RUNS_MAX = 101, BLOCK = 1 << 20 };
+enum { SETS_MAX = 16, WARM_UP = 3, TIMES_MIN = 7, TIMES_MAX = 101, BLOCK = 1 << 20 };
 static const double pass_seconds = 0.15; /* of measurement */
 
 struct options {
@@ -27,6 +28,8 @@ struct data {
 	int sets;
 	struct gpu_buffer tensor[SETS_MAX][TENSORS];
 	struct gpu_buffer workspace;
+	struct gpu_buffer input[SPEC_INPUTS_MAX], grad[SPEC_INPUTS_MAX]; /* one set of them */
+	fagen_input inputs[SPEC_INPUTS_MAX];
 };
 
 struct bench {
@@ -51,7 +54,7 @@ static void usage(FILE *out)
 {
 	fputs("usage: fagen bench SPEC... [options]\n"
 	      "Times the kernels of each spec on the GPU: median of single launches, inputs rotated out of L2, and the prediction\n"
-	      "beside it. TFLOP/s count the visible cells only.\n" PROBLEM_FLAGS_USAGE
+	      "beside it. TFLOP/s count the visible cells only. Inputs of the spec are made up as fagen check does.\n" PROBLEM_FLAGS_USAGE
 	      "  --device N        which GPU (default 0)\n"
 	      "  --naive           standard attention too: scores in memory\n"
 	      "  --json            for programs\n"
@@ -103,6 +106,36 @@ static int tensor_fill(const struct bench *b, const struct gpu_buffer *buffer, c
 	return 0;
 }
 
+/* What the mask and the score read: dense, made up as for a check. */
+static int inputs_make(struct bench *b, struct diag *diag)
+{
+	const struct problem *p = &b->problem;
+	const struct check_case shape = {.batch = p->batch,
+	                                 .heads_q = p->heads_q,
+	                                 .heads_kv = p->heads_kv,
+	                                 .seqlen_q = p->seqlen_q,
+	                                 .seqlen_k = p->seqlen_k,
+	                                 .seed = 2};
+	struct named named[SPEC_INPUTS_MAX];
+	struct data *d = &b->data;
+	int rc = named_make(named, &shape, b->spec) ? diag_fail(diag, "Out of memory for the inputs of the spec.") : 0;
+	for (int i = 0; i < b->spec->input_count && !rc; i++) {
+		const struct named *n = &named[i];
+		const size_t bytes = (size_t)(n->at.elements * n->bytes), grad_bytes = (size_t)n->grad_at.elements * 4;
+		if (gpu_alloc(&d->input[i], b->rt, b->options->device, bytes, diag) ||
+		    gpu_upload(&d->input[i], 0, n->image, bytes, b->rt, b->options->device, diag) ||
+		    (n->input->grad && gpu_alloc(&d->grad[i], b->rt, b->options->device, grad_bytes, diag)))
+			rc = -1;
+		d->inputs[i] = (fagen_input){.name = n->input->name,
+		                             .data = (void *)(uintptr_t)d->input[i].data,
+		                             .grad = (void *)(uintptr_t)d->grad[i].data};
+		memcpy(d->inputs[i].stride, n->at.stride, sizeof n->at.stride);
+		memcpy(d->inputs[i].grad_stride, n->grad_at.stride, sizeof n->grad_at.stride);
+	}
+	named_free(named);
+	return rc;
+}
+
 static int data_make(struct bench *b, struct diag *diag)
 {
 	struct data *d = &b->data;
@@ -137,7 +170,7 @@ static int data_make(struct bench *b, struct diag *diag)
 			    tensor_fill(b, &d->tensor[s][t], t == LSE ? (void *)lse : (void *)random,
 			                tensor_bytes(b, t), diag))
 				goto out;
-	rc = 0;
+	rc = inputs_make(b, diag);
 out:
 	free(random);
 	free(lse);
@@ -149,6 +182,10 @@ static void data_free(struct bench *b)
 	for (int s = 0; s < SETS_MAX; s++)
 		for (int t = 0; t < TENSORS; t++)
 			gpu_free(&b->data.tensor[s][t], b->rt, b->options->device);
+	for (int i = 0; i < SPEC_INPUTS_MAX; i++) {
+		gpu_free(&b->data.input[i], b->rt, b->options->device);
+		gpu_free(&b->data.grad[i], b->rt, b->options->device);
+	}
 	gpu_free(&b->data.workspace, b->rt, b->options->device);
 	b->data.sets = 0;
 }
@@ -173,7 +210,9 @@ static fagen_args args_make(const struct bench *b, int set, enum pass pass)
 	                .heads_kv = p->heads_kv,
 	                .seqlen_q = p->seqlen_q,
 	                .seqlen_k = p->seqlen_k,
-	                .seed = 1};
+	                .seed = 1,
+	                .inputs = b->data.inputs,
+	                .input_count = (size_t)b->spec->input_count};
 	fagen_tensor *to[TENSORS] = {&a.query, &a.key,    &a.value, &a.out,   &a.lse,
 	                             &a.dout,  &a.dquery, &a.dkey,  &a.dvalue};
 	for (int t = 0; t < TENSORS; t++)
@@ -205,8 +244,8 @@ static int pass_time(double *us, const struct bench *b, const fagen_kernel *kern
 	struct driver *driver = runtime_driver(b->rt);
 	struct fault fault = {.diag = diag};
 	fagen_error error = {.struct_size = sizeof error};
-	cu_event begin[RUNS_MAX] = {NULL}, end[RUNS_MAX] = {NULL};
-	float ms[RUNS_MAX];
+	cu_event begin[TIMES_MAX] = {NULL}, end[TIMES_MAX] = {NULL};
+	float ms[TIMES_MAX];
 	int runs = WARM_UP, rc = -1;
 	cu_result r = CU_OK;
 	*status = EXIT_MACHINE;
@@ -219,7 +258,7 @@ static int pass_time(double *us, const struct bench *b, const fagen_kernel *kern
 		          "The NVIDIA driver lacks the event calls that timing needs (cuEventCreate and its kin).");
 		goto out;
 	}
-	for (int i = 0; i < RUNS_MAX && !r; i++)
+	for (int i = 0; i < TIMES_MAX && !r; i++)
 		if (!(r = cu->cuEventCreate(&begin[i], 0)))
 			r = cu->cuEventCreate(&end[i], 0);
 	for (int round = 0; round < 2 && !r; round++) { /* the first warms up and tells how many are worth it */
@@ -240,7 +279,7 @@ static int pass_time(double *us, const struct bench *b, const fagen_kernel *kern
 			r = cu->cuEventElapsedTime(&ms[i], begin[i], end[i]);
 		if (round == 0 && !r) {
 			const double wanted = pass_seconds * 1e3 / (ms[runs - 1] > 1e-3f ? (double)ms[runs - 1] : 1e-3);
-			runs = wanted < RUNS_MIN ? RUNS_MIN : wanted > RUNS_MAX ? RUNS_MAX : (int)wanted;
+			runs = wanted < TIMES_MIN ? TIMES_MIN : wanted > TIMES_MAX ? TIMES_MAX : (int)wanted;
 		}
 	}
 	if (r) {
@@ -251,7 +290,7 @@ static int pass_time(double *us, const struct bench *b, const fagen_kernel *kern
 	*us = (double)ms[runs / 2] * 1e3;
 	rc = 0;
 out:
-	for (int i = 0; i < RUNS_MAX; i++) {
+	for (int i = 0; i < TIMES_MAX; i++) {
 		if (begin[i])
 			cu->cuEventDestroy_v2(begin[i]);
 		if (end[i])
@@ -354,6 +393,8 @@ static int spec_bench(struct bench *b, const char *path, struct plan *plan, stru
 			error_give(diag, &error, status);
 			goto out;
 		}
+		for (int i = 0; naive && i < b->spec->input_count; i++)
+			b->data.inputs[i].grad = NULL; /* the naive kernels compute none */
 		if ((!naive && data_make(b, diag)) || kernel_bench(b, kernel, naive, plan, diag, status))
 			goto out;
 	}

@@ -34,7 +34,8 @@ static void usage(FILE *f)
 {
 	fputs("usage: fagen check SPEC... [--case CASE]... [--device N] [--naive] [--json]\n\n"
 	      "Runs each spec's kernels on a GPU, with NaN in all memory that is not an input, and compares every result with\n"
-	      "attention computed in double on the CPU.\n\n"
+	      "attention computed in double on the CPU. Inputs that the spec names are made up from the seed: floats are normal, ints\n"
+	      "along a sequence are document numbers in order (even seeds) or anything (odd seeds), other ints are lengths.\n\n"
 	      "  --case CASE   b2,h16/4,q4096,k4096,outlier,fat,seed7: what is left out keeps its default; may be repeated\n"
 	      "                inputs: gauss outlier lowrank huge const zero inf; layouts: bhsd bshd fat odd mixed size1 flip shared;\n"
 	      "                planned: plan the kernel for these shapes and not for what the spec assumes\n"

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "cli/explain_program.h"
 #include "cli/problem_flags.h"
 #include "gen/gen.h"
 
@@ -19,9 +20,8 @@ struct request { /* 0 or NULL: as the spec assumes */
 static void usage(FILE *out)
 {
 	fputs("usage: fagen explain SPEC [options]\n"
-	      "Prints the plan of each pass: candidates with every cost, the rejected with reasons, memory traffic "
-	      "beside standard\n"
-	      "attention, predicted time and what bounds it.\n"
+	      "Prints how mask and block layout are decided, where inputs are kept, and the plan of each pass: candidates with\n"
+	      "every cost, the rejected with reasons, memory traffic beside standard attention, predicted time and what bounds it.\n"
 	      "  --gpu NAME        plan for this GPU (default: the first listed below whose target the spec names)\n"
 	      "  --target NAME     plan code for this target (default: the GPU's best; with no --gpu, for the target's "
 	      "usual GPU)\n" PROBLEM_FLAGS_USAGE "  --align 16|2      multiple of bytes of every pointer and stride\n"
@@ -140,25 +140,7 @@ static int machine_choose(const struct device **device, const struct target **ta
 	return 0;
 }
 
-static void masks_print(struct text *text, const struct spec *spec)
-{
-	if (spec->mask_count == 0)
-		text_puts(text, "  mask         none: every query sees every key\n");
-	for (int i = 0; i < spec->mask_count; i++) {
-		const struct preset *preset = &preset_table[spec->mask[i].preset];
-		text_addf(text, "  %-12s %s: %s", i == 0 ? "mask" : "and", preset->name, preset->definition);
-		for (int k = 0; k < SPEC_ARGS_MAX && preset->params[k]; k++) {
-			text_addf(text, "%s %s = ", k ? "," : "  with", preset->params[k]);
-			if (spec->mask[i].arg[k] == SPEC_UNBOUNDED)
-				text_puts(text, "unbounded");
-			else
-				text_addf(text, "%" PRId64, spec->mask[i].arg[k]);
-		}
-		text_puts(text, "\n");
-	}
-}
-
-static void spec_summary(struct text *text, const struct spec *spec)
+static void spec_summary(struct text *text, const struct spec *spec, const struct program *program)
 {
 	text_addf(text, "%s: head_dim %d", spec->name, spec->head_dim_qk);
 	if (spec->head_dim_v != spec->head_dim_qk)
@@ -168,7 +150,7 @@ static void spec_summary(struct text *text, const struct spec *spec)
 		text_addf(text, "%d query head%s per key/value head\n", spec->kv_group, spec->kv_group == 1 ? "" : "s");
 	else
 		text_puts(text, "any number of query heads per key/value head\n");
-	masks_print(text, spec);
+	program_explain(text, program, spec);
 	if (spec->keep_256 == DROPOUT_LEVELS)
 		text_puts(text, "  dropout      none\n");
 	else
@@ -176,53 +158,50 @@ static void spec_summary(struct text *text, const struct spec *spec)
 		          DROPOUT_LEVELS);
 }
 
-static void dropout_json(struct text *text, const struct spec *spec)
+static void summary_json(struct text *text, const struct spec *spec, const struct program *program)
 {
 	text_puts(text, "{\"spec\": ");
 	text_json(text, spec->name);
-	text_addf(text, ", \"keep_256\": %d, \"mask\": [", spec->keep_256);
-	for (int i = 0; i < spec->mask_count; i++) {
-		text_puts(text, i ? ", " : "");
-		text_json(text, preset_table[spec->mask[i].preset].definition);
-	}
-	text_puts(text, "], \"plans\": [\n");
+	text_addf(text, ", \"keep_256\": %d, ", spec->keep_256);
+	program_json(text, program, spec);
+	text_puts(text, ", \"plans\": [\n");
 }
 
 static int explain(struct text *text, struct diag *diag, const struct request *r)
 {
-	struct spec spec;
+	struct spec *spec = malloc(sizeof *spec);
 	struct program *program = malloc(sizeof *program);
 	struct plan *plan = malloc(sizeof *plan);
 	struct problem problem;
 	int result = -1;
-	if (!program || !plan) {
+	if (!spec || !program || !plan) {
 		diag_fail(diag, "Out of memory.");
 		goto out;
 	}
-	if (spec_load(&spec, r->spec, diag) != 0 || program_lower(program, &spec, diag) != 0)
+	if (spec_load(spec, r->spec, diag) != 0 || program_lower(program, spec, diag) != 0)
 		goto out;
 	diag->file = r->spec;
 	const struct device *device;
 	const struct target *target;
-	if (machine_choose(&device, &target, r, &spec, diag) != 0)
+	if (machine_choose(&device, &target, r, spec, diag) != 0)
 		goto out;
-	problem_flags_apply(&problem, &r->problem, &spec);
+	problem_flags_apply(&problem, &r->problem, spec);
 	problem.align = r->align ? r->align : problem.align;
-	if (problem_check(&problem, spec.kv_group, diag) != 0)
+	if (problem_check(&problem, spec->kv_group, diag) != 0)
 		goto out;
-	if (r->pass >= 0 && !spec.passes[r->pass]) {
+	if (r->pass >= 0 && !spec->passes[r->pass]) {
 		diag_fail(diag, "The spec has no %s pass; its `passes` must name it.", pass_names[r->pass]);
 		goto out;
 	}
-	r->json ? dropout_json(text, &spec) : spec_summary(text, &spec);
-	if (!r->json && !spec.targets[target - target_table])
+	r->json ? summary_json(text, spec, program) : spec_summary(text, spec, program);
+	if (!r->json && !spec->targets[target - target_table])
 		text_addf(text, "  note         the spec's targets do not include %s\n", target->name);
 	result = 0;
 	bool first = true;
 	for (int pass = 0; pass < PASS_COUNT; pass++) {
-		if (!spec.passes[pass] || (r->pass >= 0 && r->pass != pass))
+		if (!spec->passes[pass] || (r->pass >= 0 && r->pass != pass))
 			continue;
-		if (plan_make(plan, &spec, program, target, device, &problem, pass, diag) != 0) {
+		if (plan_make(plan, spec, program, target, device, &problem, pass, diag) != 0) {
 			result = -1;
 			continue;
 		}
@@ -238,6 +217,7 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	if (r->json)
 		text_puts(text, "\n]}\n");
 out:
+	free(spec);
 	free(program);
 	free(plan);
 	return result;

@@ -13,7 +13,7 @@
 #include "runtime/runtime.h"
 
 /* One spec, loaded and lowered once for all its targets and passes. */
-struct input {
+struct request {
 	const char *path;
 	struct spec spec;
 	struct program program;
@@ -21,7 +21,7 @@ struct input {
 
 /* One cubin of the table. */
 struct build {
-	const struct input *input;
+	const struct request *input;
 	const struct target *target;
 	enum pass pass;
 	struct plan plan;
@@ -46,7 +46,7 @@ static const struct {
 	const char *what;
 } dumps[] = {
 	{'s', "the spec, defaults filled in (valid YAML)"},
-	{'g', "the program: mask, score, bounds derived from them"},
+	{'g', "the program: mask, score, and what was derived from them"},
 	{'p', "the plan, with every candidate"},
 	{'r', "the recipe: kernels, grids, workspace"},
 	{'e', "the emitted source"},
@@ -55,7 +55,7 @@ static const struct {
 };
 
 /* The pipeline. spec_load and program_lower run once for a spec; the rest for each of its targets and passes. */
-static int input_load(struct input *in, struct diag *diag)
+static int input_load(struct request *in, struct diag *diag)
 {
 	return spec_load(&in->spec, in->path, diag) || program_lower(&in->program, &in->spec, diag) ? -1 : 0;
 }
@@ -86,7 +86,7 @@ static void usage(FILE *f)
 	      "       fagen cache [stats|path|verify|gc|clear]\n"
 	      "       fagen env                        driver, compiler, GPUs, folders: what was found and where\n"
 	      "       fagen init [FILE]                a commented spec to start from\n"
-	      "       fagen -h spec                    the spec language\n\n"
+	      "       fagen -h spec                    the spec language: keys, masks, scores, block layouts, inputs\n\n"
 	      "  --target NAME    only this target (sm_80, sm_86, sm_89, sm_90a, sm_100f, sm_120f)\n"
 	      "  --pass NAME      only this pass (forward, backward)\n"
 	      "  --emit KIND      write cu, ptx or cubin of one target and pass instead of the table\n"
@@ -102,14 +102,14 @@ static void usage(FILE *f)
 	      f);
 }
 
-static void dump_input(const struct input *in, const char *letters)
+static void dump_input(const struct request *in, const char *letters)
 {
 	struct text t = {0};
 	for (; *letters; letters++) {
 		if (*letters == 's')
 			spec_print(&t, &in->spec);
 		else if (*letters == 'g')
-			program_print(&t, &in->program);
+			program_print(&t, &in->program, &in->spec);
 	}
 	fputs(text_str(&t), stderr);
 	text_free(&t);
@@ -213,7 +213,7 @@ static void table_print(const struct build *build, int count)
 }
 
 /* What the numbers of the table were planned for; once per spec. */
-static void assumptions_print(const struct input *input, int count)
+static void assumptions_print(const struct request *input, int count)
 {
 	for (int i = 0; i < count; i++) {
 		const struct spec *spec = &input[i].spec;
@@ -305,7 +305,7 @@ static int emit_one(struct build *b, fagen_runtime *rt, const struct options *op
 /* ---- fagen SPEC... ---- */
 
 /* One build for each (spec, target, pass) that the options leave. NULL and a message when there is none. */
-static struct build *builds_list(int *count, const struct input *input, int inputs, const struct options *opt)
+static struct build *builds_list(int *count, const struct request *input, int inputs, const struct options *opt)
 {
 	struct build *build = calloc((unsigned)inputs * TARGET_COUNT * PASS_COUNT, sizeof *build);
 	*count = 0;
@@ -323,7 +323,7 @@ static struct build *builds_list(int *count, const struct input *input, int inpu
 
 static int run(const struct options *opt, char **paths, int path_count) /* path_count > 0 */
 {
-	struct input *input = calloc((unsigned)path_count, sizeof *input);
+	struct request *input = calloc((unsigned)path_count, sizeof *input);
 	struct build *build = NULL;
 	fagen_runtime *rt = NULL;
 	int status = EXIT_REQUEST, count = 0;

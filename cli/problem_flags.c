@@ -10,9 +10,9 @@ int number_flag_read(int64_t *value, const char *command, const char *flag, cons
 	char *end;
 	errno = 0;
 	const long long n = strtoll(text, &end, 10);
-	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > INT32_MAX) {
+	if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || n < least || n > LENGTH_MAX) {
 		fprintf(stderr, "fagen %s: --%s takes a number from %" PRId64 " to %d, not '%s'.\n", command, flag,
-		        least, INT32_MAX, text);
+		        least, LENGTH_MAX, text);
 		return -1;
 	}
 	*value = n;

@@ -11,7 +11,8 @@
 
 #include "runtime/fagen.h" /* <fagen.h> once installed */
 
-static const char spec_text[] = "head_dim: 64\nmask: causal\nkv_group: 4\noutputs: [out, lse]\n";
+/* Packed documents: a query sees the keys before it that have its own document number, which input "doc" gives. */
+static const char spec_text[] = "head_dim: 64\nmask: {all: [causal, document]}\nkv_group: 4\noutputs: [out, lse]\n";
 enum { BATCH = 2, HEADS_Q = 8, HEADS_KV = 2, SEQ = 1000, DIM = 64 };
 
 static int (*cuInit)(unsigned), (*cuDeviceGet)(int *, int);
@@ -72,6 +73,9 @@ int main(void)
 	fagen_args args = {.struct_size = sizeof args, .batch = BATCH, .heads_q = HEADS_Q, .heads_kv = HEADS_KV, .seqlen_q = SEQ,
 	                   .seqlen_k = SEQ, .query = tensor(HEADS_Q, 0x3e), .key = tensor(HEADS_KV, 0x3f), .value = tensor(HEADS_KV, 0x40),
 	                   .out = tensor(HEADS_Q, 0), .lse = {device_bytes(4 * BATCH * HEADS_Q * SEQ, 0), HEADS_Q * SEQ, SEQ, 1}};
+	const fagen_input doc = {.name = "doc", .data = device_bytes(4 * SEQ, 0), .stride = {0, 1}}; /* int32 [batch][seq], one row for all */
+	args.inputs = &doc;
+	args.input_count = 1;
 	must(fagen_workspace_size(&args.workspace_size, kernel, &args, &error), error.message);
 	args.workspace = device_bytes(args.workspace_size, 0);
 	must(fagen_forward(kernel, &args, NULL, &error), error.message); /* on the default stream */

@@ -55,27 +55,28 @@ static size_t break_at(const char *s, size_t len, size_t i)
 	return s[i] == '\r' && i + 1 < len && s[i + 1] == '\n' ? 2 : 1;
 }
 
-/* The source line of `place` and a caret below its column. A long line is cut to the part around the caret. */
-static void caret_print(struct diag *d, struct place place)
+/* Offset of the line in the source; source.len if it has none such. */
+static size_t line_find(const struct text *source, int line)
+{
+	size_t at = 0;
+	for (int i = 1; i < line; i++) {
+		while (at < source->len && !break_at(text_str(source), source->len, at))
+			at++;
+		at += break_at(text_str(source), source->len, at);
+	}
+	return at;
+}
+
+/* The line that the text begins with, and a caret below an offset in it. A long line is cut to the part around it. */
+static void caret_print(struct text *out, const char *text, size_t max, size_t caret)
 {
 	enum { BEFORE_MAX = 80, SHOWN_MAX = 110 };
-	if (!d->source || place.line < 1 || place.column < 1)
-		return;
-	size_t at = 0;
-	for (int line = 1; line < place.line; line++) {
-		while (at < d->source_len && !break_at(d->source, d->source_len, at))
-			at++;
-		if (at >= d->source_len)
-			return;
-		at += break_at(d->source, d->source_len, at);
-	}
-	const char *text = d->source + at;
 	size_t len = 0;
-	while (at + len < d->source_len && !break_at(d->source, d->source_len, at + len))
+	while (len < max && !break_at(text, max, len))
 		len++;
 	if (!len)
 		return;
-	size_t caret = (size_t)place.column - 1 < len ? (size_t)place.column - 1 : len;
+	caret = caret < len ? caret : len;
 	bool cut = false;
 	if (caret > BEFORE_MAX) {
 		size_t skip = caret - BEFORE_MAX / 2;
@@ -87,7 +88,7 @@ static void caret_print(struct diag *d, struct place place)
 		cut = true;
 	}
 	struct text below = {0};
-	text_puts(&d->text, cut ? "    ..." : "    ");
+	text_puts(out, cut ? "    ..." : "    ");
 	text_puts(&below, cut ? "       " : "    ");
 	size_t i = 0;
 	for (int shown = 0; i < len && shown < SHOWN_MAX; shown++) {
@@ -96,32 +97,60 @@ static void caret_print(struct diag *d, struct place place)
 		const bool odd =
 			!n || (c < 0x20 && c != '\t') || c == 0x7F || (c == 0xC2 && (unsigned char)text[i + 1] < 0xA0);
 		n = n ? n : 1;
-		text_add(&d->text, odd ? "?" : text + i, odd ? 1 : n);
+		text_add(out, odd ? "?" : text + i, odd ? 1 : n);
 		if (i < caret)
 			text_puts(&below, c == '\t' ? "\t" : " ");
 		i += n;
 	}
-	text_addf(&d->text, "%s\n%s^\n", i < len ? "..." : "", text_str(&below));
+	text_addf(out, "%s\n%s^\n", i < len ? "..." : "", text_str(&below));
 	text_free(&below);
 }
 
-int diag_at(struct diag *d, struct place place, const char *format, ...)
+/* With the first line of `shown` below it, and a caret below an offset in that. */
+static void message_add(struct diag *d, struct place place, const char *shown, size_t len, size_t caret,
+                        const char *format, va_list args)
 {
 	if (!error_begin(d, place))
-		return -1;
+		return;
 	if (d->file)
 		text_addf(&d->text, "%s:", d->file);
 	if (place.line > 0)
 		text_addf(&d->text, "%d:%d:", place.line, place.column);
 	text_puts(&d->text, d->file || place.line > 0 ? " error: " : "error: ");
+	text_vaddf(&d->text, format, args);
+	text_puts(&d->text, "\n");
+	caret_print(&d->text, shown, len, caret);
+	error_end(d);
+}
+
+int diag_at(struct diag *d, struct place place, const char *format, ...)
+{
+	const bool placed = place.line > 0 && place.column > 0;
+	const size_t at = placed ? line_find(&d->source, place.line) : d->source.len;
 	va_list args;
 	va_start(args, format);
-	text_vaddf(&d->text, format, args);
+	message_add(d, place, text_str(&d->source) + at, d->source.len - at, placed ? (size_t)place.column - 1 : 0,
+	            format, args);
 	va_end(args);
-	text_puts(&d->text, "\n");
-	caret_print(d, place);
-	error_end(d);
 	return -1;
+}
+
+int diag_in(struct diag *d, struct place place, const char *line, int offset, const char *format, ...)
+{
+	va_list args;
+	va_start(args, format);
+	message_add(d, place, line, strlen(line), (size_t)offset, format, args);
+	va_end(args);
+	return -1;
+}
+
+bool diag_has(const struct diag *d, struct place place, const char *text)
+{
+	const size_t len = strlen(text);
+	if (place.line < 1 || place.column < 1)
+		return false;
+	const size_t at = line_find(&d->source, place.line) + (size_t)place.column - 1;
+	return at <= d->source.len && len <= d->source.len - at && !memcmp(text_str(&d->source) + at, text, len);
 }
 
 int diag_fail(struct diag *d, const char *format, ...)
@@ -207,5 +236,6 @@ const char *diag_nearest(const char *word, const char *const *names, int count)
 void diag_free(struct diag *d)
 {
 	text_free(&d->text);
+	text_free(&d->source);
 	*d = (struct diag){0};
 }

@@ -1,10 +1,12 @@
 /* diag: what went wrong, in complete sentences, for a person.
  *
- * A function that fails appends at least one message to its caller's diag and returns -1; on success the diag is
- * untouched. A message says what was found, what is accepted and, where there is one, the nearest legal choice.
+ * A function that fails appends at least one message to its caller's diag and returns -1; on success there is none. A
+ * message says what was found, what is accepted and, where there is one, the nearest legal choice.
  * Nothing below cli/ prints. */
 #ifndef FAGEN_GEN_DIAG_H
 #define FAGEN_GEN_DIAG_H
+
+#include <stdbool.h>
 
 #include "gen/text.h"
 
@@ -20,14 +22,18 @@ struct diag {
 	int errors;          /* messages of kind error */
 	int warnings;        /* messages of kind warning */
 	const char *file;    /* name to print before line:column; borrowed */
-	const char *source;  /* the file's bytes, for the caret; borrowed, may be NULL */
-	size_t source_len;
+	struct text source;  /* the file's bytes, for the caret */
 	struct place first;  /* place of the first error in the file, for embedders */
 	struct { size_t at; struct place place; } shown[DIAG_SHOWN_MAX]; /* where each error begins in `text` */
 };
 
 /* Appends "file:line:column: error: message", the source line and a caret below the column. Returns -1. */
 int diag_at(struct diag *, struct place, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The same with `line` and a caret below its byte `offset` in place of the source line. */
+int diag_in(struct diag *, struct place, const char *line, int offset, const char *format, ...)
+	__attribute__((format(printf, 5, 6)));
+/* Does the source have this text at this place? */
+bool diag_has(const struct diag *, struct place, const char *text);
 /* Appends "error: message" without a place. Returns -1. */
 int diag_fail(struct diag *, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Appends "warning: message". */

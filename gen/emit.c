@@ -1,8 +1,9 @@
-/* emit: one flat text for one pass: provenance, prologue, abi.h, contract.h, the program, ptx.h, tile.h, dropout.h, the
- * skeleton. It is the cache key, so nothing is in it that the kernel does not depend on: no name, date, path or host,
- * no device or problem, and of the mask only its canonical form. Equal kernels have equal text. */
+/* emit: one flat text for one pass: provenance, prologue, abi.h, contract.h, the program, the other templates that every
+ * kernel may use, those of the kernels that the recipe names. It is the cache key, so nothing is in it that the kernel
+ * does not depend on: no name of the spec, date, path or host, no device or problem, and of mask and score only their
+ * canonical form. Equal kernels have equal text. */
 #include "gen/embed.h"
-#include "gen/gen.h"
+#include "gen/emit.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -12,24 +13,12 @@
 
 /* ---- prologue ---- */
 
-/* The shortest decimal that reads back as the same float. */
-static void float_print(struct text *out, float value)
-{
-	char digits[32];
-	for (int precision = 1; precision <= 9; precision++) {
-		snprintf(digits, sizeof digits, "%.*g", precision, (double)value);
-		if (strtof(digits, NULL) == value)
-			break;
-	}
-	text_addf(out, "%s%sf", digits, strpbrk(digits, ".e") ? "" : ".0");
-}
-
 static void constant_print(struct text *out, const struct constant *c)
 {
 	struct text line = {0};
 	text_addf(&line, "constexpr %s %s = ", c->type, c->name);
 	if (strcmp(c->type, "float") == 0)
-		float_print(&line, (float)c->f);
+		float_print(&line, c->f);
 	else if (strcmp(c->type, "bool") == 0)
 		text_puts(&line, c->i ? "true" : "false");
 	else
@@ -38,11 +27,21 @@ static void constant_print(struct text *out, const struct constant *c)
 	text_free(&line);
 }
 
+static const struct recipe_kernel *find_kernel(const struct plan *plan, const char *entry) /* NULL: none */
+{
+	for (int i = 0; i < plan->recipe.kernel_count; i++)
+		if (strcmp(plan->recipe.kernel[i].entry, entry) == 0)
+			return &plan->recipe.kernel[i];
+	return NULL;
+}
+
+static bool has_kernel(const struct plan *plan, const char *entry) { return find_kernel(plan, entry) != NULL; }
+
 /* One row for each constant of templates/README.md, in its order. */
-static void prologue_print(struct text *out, const struct spec *spec, const struct plan *plan)
+static void prologue_print(struct text *out, const struct spec *spec, const struct program *program,
+                           const struct plan *plan)
 {
 	const struct candidate *tile = &plan->candidate[plan->chosen];
-	const double log2_e = 1.4426950408889634;
 	const struct constant constants[] = {
 		{"HEAD_DIM_QK", "int", spec->head_dim_qk, 0, "columns of Q and K"},
 		{"HEAD_DIM_V", "int", spec->head_dim_v, 0, "columns of V and O"},
@@ -55,16 +54,37 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"KV_GROUP", "int", spec->kv_group, 0, "query heads per key/value head; 0: taken at launch"},
 		{"KEEP_256", "int", spec->keep_256, 0, "of 256, the chance to keep; 256: no dropout"},
 		{"SOFTMAX_SCALE", "float", 0, spec->softmax_scale, "multiplies q.k"},
-		{"LOGIT_SCALE", "float", 0, spec->softmax_scale * log2_e, "logit in base 2 = LOGIT_SCALE * score(q.k)"},
+		{"LOGIT_SCALE", "float", 0, program_logit_scale(spec, program),
+	         "logit in base 2 = LOGIT_SCALE * score(q.k)"},
 		{"WRITE_LSE", "bool", (spec->outputs & OUTPUT_LSE) != 0, 0, "forward writes lse"},
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},
 		{"SMEM_BYTES", "int", tile->smem_bytes, 0, "dynamic shared memory"},
+		{"RUNS", "int", program->run_count, 0, "runs of the mask"},
+		{"SCAN", "int", program->scan, 0, "1: tile_class and the layout decide too"},
+		{"BLOCK_Q", "int", program->block_q, 0, "rows of a block of the layout; 0: none"},
+		{"BLOCK_K", "int", program->block_k, 0, "keys of one"},
+		{"SINK", "int", program->sink >= 0, 0, "1: sink_logit joins the softmax"},
+		{"SCORE_IDENTITY", "int", program->score_identity, 0, "1: the score is s"},
+		{"HEAD_INPUTS", "int", staging_has(program, AT_HEAD, AT_TABLE), 0, "1: HeadInputs holds something"},
+		{"ROW_INPUTS", "int", staging_has(program, AT_ROW, AT_ROW), 0, "1: RowInputs does"},
+		{"COL_INPUTS", "int", staging_has(program, AT_COL, AT_COL), 0, "1: ColInputs does"},
+		{"CELL_INPUTS", "int", staging_has(program, AT_DIAG, AT_CELL), 0, "1: CellInputs does"},
+		{"BOUNDS_ROWS", "int", program->bounds_rows, 0, "slots of bounds_row"},
+		{"BOUNDS_COLS", "int", program->bounds_cols, 0, "slots of bounds_col"},
 	};
 	text_puts(out,
 	          "#define DEVICE static __device__ __forceinline__\n"
 	          "#pragma nv_diag_suppress 177 // the constants are always all here; no kernel uses every one\n\n");
 	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
 		constant_print(out, &constants[i]);
+	const struct recipe_kernel *const rows = find_kernel(plan, "fagen_input_grad"),
+					  *const cols = find_kernel(plan, "fagen_input_grad_cols");
+	if (rows) { /* only these kernels' text has them */
+		const int bytes[] = {rows->smem_bytes, cols ? cols->smem_bytes : 0};
+		constant_print(out, &(struct constant){"GRAD_SMEM_BYTES", "int", bytes[0], 0, "of fagen_input_grad"});
+		constant_print(out, &(struct constant){"GRAD_COLS_SMEM_BYTES", "int", bytes[1], 0,
+		                                       "of fagen_input_grad_cols"});
+	}
 	text_addf(out, "\nstruct Fp16;\nstruct Bf16;\nusing Element = %s; // of Q, K, V, O and their gradients\n\n",
 	          spec->dtype == DTYPE_BF16 ? "Bf16" : "Fp16");
 }
@@ -85,7 +105,8 @@ static void comment_print(struct text *out, const char *title, const struct text
 	}
 }
 
-static void provenance_print(struct text *out, const struct program *program, const struct plan *plan)
+static void provenance_print(struct text *out, const struct spec *spec, const struct program *program,
+                             const struct plan *plan)
 {
 	const struct candidate *tile = &plan->candidate[plan->chosen];
 	struct text body = {0};
@@ -94,7 +115,7 @@ static void provenance_print(struct text *out, const struct program *program, co
 		"// Exact attention, %s pass, %s for %s. Written by fagen %s; this text belongs to whoever had it written.\n"
 		"// Alone it is all that is compiled.\n",
 		pass_names[plan->pass], plan->templ, plan->target->name, FAGEN_VERSION);
-	program_print(&body, program);
+	program_print(&body, program, spec);
 	comment_print(out, "Program", &body);
 	text_free(&body);
 	text_addf(&body, "tile      %d x %d\nwarps     %d\nstages    %d\nsmem      %d bytes\n", tile->tile_m,
@@ -122,23 +143,35 @@ static int template_add(struct text *out, const char *name, const char *template
 int source_emit(struct text *out, const struct spec *spec, const struct program *program, const struct plan *plan,
                 const char *templates_dir, struct diag *diag)
 {
-	static const char *const before[] = {"abi.h", "contract.h"}, *const after[] = {"ptx.h", "tile.h", "dropout.h"};
 	char skeleton[RECIPE_NAME_MAX + 4];
+	snprintf(skeleton, sizeof skeleton, "%s.cu", plan->templ);
+	const struct {
+		const char *name;
+		bool wanted;
+	} before[] = {{"abi.h", true}, {"contract.h", true}},
+	  after[] = {{"ptx.h", true},
+	             {"tile.h", true},
+	             {"dropout.h", true},
+	             {"stream.h", true},
+	             {"inputs.h", true},
+	             {"walk.h", true},
+	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
+	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
+	             {skeleton, true},
+	             {"sm80/input_grad.cu", has_kernel(plan, "fagen_input_grad")},
+	             {"sm80/input_grad_sum.cu", has_kernel(plan, "fagen_input_grad")}};
 	struct text source = {0};
 	int rc = -1;
-	snprintf(skeleton, sizeof skeleton, "%s.cu", plan->templ);
-	provenance_print(&source, program, plan);
-	prologue_print(&source, spec, plan);
+	provenance_print(&source, spec, program, plan);
+	prologue_print(&source, spec, program, plan);
 	for (size_t i = 0; i < sizeof before / sizeof *before; i++)
-		if (template_add(&source, before[i], templates_dir, diag))
+		if (template_add(&source, before[i].name, templates_dir, diag))
 			goto out;
 	text_puts(&source, "#line 1 \"program\"\n");
 	source_program(&source, spec, program);
 	for (size_t i = 0; i < sizeof after / sizeof *after; i++)
-		if (template_add(&source, after[i], templates_dir, diag))
+		if (after[i].wanted && template_add(&source, after[i].name, templates_dir, diag))
 			goto out;
-	if (template_add(&source, skeleton, templates_dir, diag))
-		goto out;
 	text_add(out, source.data, source.len);
 	rc = 0;
 out:

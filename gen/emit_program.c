@@ -1,214 +1,413 @@
 /* emit_program: the functions of templates/contract.h, written for one program. The text is C11 and CUDA at once, given
- * DEVICE: the tests compile it for the host and compare it with the expression cell by cell.
+ * DEVICE: the tests compile it for the host and compare it with the expressions cell by cell.
  *
- * Positions are added in 64 bits and brought into [0, length] once per tile or row; what remains per cell is one integer
- * comparison for the bounds, and the residual expression where there is one. */
-#include "gen/expr.h"
-#include "gen/range.h"
+ * The bounds of a run are added up and brought into [0, length] once per row; what remains of them per cell is one integer
+ * comparison. */
+#include "gen/emit.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-struct term {
-	int64_t factor;
-	const char *name;
-	bool wide;
-}; /* wide: already 64 bits */
-
-/* "q0 - 2LL * sq + 7LL", computed in 64 bits from left to right. */
-static void print_sum(struct text *out, const struct term *term, int terms, int64_t constant)
-{
-	bool first = true;
-	for (int i = 0; i < terms; i++) {
-		const int64_t f = term[i].factor, size = f < 0 ? -f : f;
-		if (!f)
-			continue;
-		text_puts(out, first ? (f < 0 ? "-" : "") : f < 0 ? " - " : " + ");
-		if (size != 1)
-			text_addf(out, "%" PRId64 "LL * ", size);
-		else if (first && !term[i].wide)
-			text_puts(out, "(long long)");
-		text_puts(out, term[i].name);
-		first = false;
-	}
-	if (first)
-		text_addf(out, "%" PRId64 "LL", constant);
-	else if (constant)
-		text_addf(out, constant < 0 ? " - %" PRId64 "LL" : " + %" PRId64 "LL",
-		          constant < 0 ? -constant : constant);
-}
-
-/* A need without its position, times sign, plus `more`. */
-static void print_rest(struct text *out, const struct need *n, int sign, int64_t more)
-{
-	const struct term term[] = {{sign * n->first, "first", true},
-	                            {sign * n->last, "last", true},
-	                            {sign * n->sq, "sq", false},
-	                            {sign * n->sk, "sk", false}};
-	print_sum(out, term, 4, sign * n->constant + more);
-}
-
-/* Statements that narrow [begin, end) to what the needs admit. */
-static void print_needs(struct text *out, const struct needs *list, const char *begin, const char *end)
-{
-	for (int i = 0; i < list->count; i++) {
-		const struct need *n = &list->need[i];
-		if (n->position == 0) {
-			text_puts(out, "\tif (");
-			print_rest(out, n, 1, 0);
-			text_addf(out, " < 0)\n\t\t%s = 0;\n", end);
-		} else if (n->position == 1) {
-			text_addf(out, "\t%s = wide_max(%s, ", begin, begin);
-			print_rest(out, n, -1, 0);
-			text_puts(out, ");\n");
-		} else if (n->position == -1) {
-			text_addf(out, "\t%s = wide_min(%s, ", end, end);
-			print_rest(out, n, 1, 1);
-			text_puts(out, ");\n");
-		} else if (n->position > 1) {
-			text_addf(out, "\t%s = wide_max(%s, -floor_div(", begin, begin);
-			print_rest(out, n, 1, 0);
-			text_addf(out, ", %d));\n", n->position);
-		} else {
-			text_addf(out, "\t%s = wide_min(%s, floor_div(", end, end);
-			print_rest(out, n, 1, 0);
-			text_addf(out, ", %d) + 1);\n", -n->position);
-		}
-	}
-}
-
-struct axis {
-	const char *function, *from, *to; /* the tile */
-	const char *tile_len, *len;       /* length it lies in, length of the positions it sees */
-	bool strict;                      /* a tile that reaches past its length has no full positions */
-};
-
-static void print_range(struct text *out, const struct axis *x, const struct reach *reach, const struct program *p)
-{
-	const bool nothing = expr_is_const(&p->pool, p->residual, false),
-		   exact = expr_is_const(&p->pool, p->residual, true);
-	text_addf(out, "DEVICE struct Range %s(long long %s, long long %s, int sq, int sk)\n{\n", x->function, x->from,
-	          x->to);
-	text_puts(out, "\tstruct Range r = {0, 0, 0, 0};\n");
-	if (nothing) {
-		text_puts(out, "\treturn r;\n}\n\n");
-		return;
-	}
-	text_addf(out, "\tconst long long first = wide_max(%s, 0), last = wide_min(%s, %s) - 1;\n", x->from, x->to,
-	          x->tile_len);
-	text_addf(out, "\tlong long begin = 0, end = %s, full_begin = 0, full_end = %s;\n", x->len, x->len);
-	print_needs(out, &reach->visible, "begin", "end");
-	text_puts(out, "\tif (first > last || begin >= end)\n\t\treturn r;\n");
-	text_addf(out, "\tr.begin = clamp_position(begin, %s);\n\tr.end = clamp_position(end, %s);\n", x->len, x->len);
-	if (exact) {
-		print_needs(out, &reach->full, "full_begin", "full_end");
-		if (x->strict)
-			text_addf(out, "\tif (%s > %s)\n\t\tfull_end = 0;\n", x->to, x->tile_len);
-	} else {
-		text_puts(out, "\tfull_end = 0;\n");
-	}
-	text_addf(
-		out,
-		"\tif (full_begin >= full_end)\n\t\tfull_begin = full_end = begin;\n"
-		"\tr.full_begin = clamp_position(full_begin, %s);\n\tr.full_end = clamp_position(full_end, %s);\n\treturn r;\n}\n\n",
-		x->len, x->len);
-}
+#define LAUNCH "const struct fagen_abi *p, int b, int h"
+#define CELL "struct RowState row, struct ColState col, const struct Inputs *in"
 
 /* ---- row and column state ---- */
 
-static const char *const row_fields[] = {
-	[NAME_B] = "b", [NAME_H] = "h", [NAME_Q] = "q", [NAME_SQ] = "sq", [NAME_SK] = "sk"};
-
-static void names_used(bool used[NAME_COUNT], const struct expr_pool *pool, int root)
+static bool run_limits(const struct run *run, int sign)
 {
-	bool node[EXPR_NODES_MAX] = {false};
-	memset(used, 0, NAME_COUNT * sizeof *used);
-	node[root] = true;
-	for (int i = root; i >= 0; i--) {
-		const struct expr_node *n = &pool->node[i];
-		if (!node[i])
-			continue;
-		if (n->op == EXPR_NAME)
-			used[n->i] = true;
-		for (int j = 0; j < expr_ops[n->op].args; j++)
-			node[n->arg[j]] = true;
-	}
+	for (int i = 0; i < run->count; i++)
+		if (run->bound[i].k == sign)
+			return true;
+	return false;
 }
 
-static bool is_row_name(int name) { return name != NAME_K && name <= NAME_SK; }
-
-static void print_row_state(struct text *out, const struct program *p, const bool used[NAME_COUNT])
+/* "_1" behind the names of a run's fields when there are several. */
+static const char *run_suffix(char suffix[16], const struct program *p, int run)
 {
-	text_puts(
-		out,
-		"// The keys a row sees by its bounds, and what the rest of the mask needs of it.\nstruct RowState {\n"
-		"\tint key_begin;\n\tunsigned key_count;\n");
-	for (int i = 0; i < NAME_COUNT; i++)
-		if (used[i] && is_row_name(i))
-			text_addf(out, "\tint %s;\n", row_fields[i]);
-	text_puts(
-		out,
-		"};\n\nDEVICE struct RowState row_state(int b, int h, int q, int sq, int sk)\n{\n\tstruct RowState row;\n"
-		"\tlong long begin = 0, end = q < sq ? sk : 0;\n");
-	for (int i = 0; i < p->bound_count; i++) {
-		const struct bound *n = &p->bound[i];
-		const int sign = n->k > 0 ? -1 : 1;
-		const struct term term[] = {
-			{sign * n->q, "q", false}, {sign * n->sq, "sq", false}, {sign * n->sk, "sk", false}};
-		text_puts(out, n->k > 0   ? "\tbegin = wide_max(begin, "
-		               : n->k < 0 ? "\tend = wide_min(end, "
-		                          : "\tif (");
-		print_sum(out, term, 3, sign * n->constant + (n->k < 0));
-		text_puts(out, n->k ? ");\n" : " < 0)\n\t\tend = 0;\n");
-	}
-	text_puts(out, "\trow.key_begin = clamp_position(begin, sk);\n"
-	               "\trow.key_count = (unsigned)int_max(clamp_position(end, sk) - row.key_begin, 0);\n");
-	for (int i = 0; i < NAME_COUNT; i++)
-		if (used[i] && is_row_name(i))
-			text_addf(out, "\trow.%s = %s;\n", row_fields[i], row_fields[i]);
-	text_puts(out, "\treturn row;\n}\n\n");
+	suffix[0] = '\0';
+	if (p->run_count > 1)
+		snprintf(suffix, 16, "_%d", run);
+	return suffix;
 }
 
-static void print_mask_keep(struct text *out, const struct program *p, const bool used[NAME_COUNT])
+enum { NARROW_SLACK = 1 << 28 }; /* for a constant, and for rows of a tile that lie past the end */
+
+/* Can what a row adds to a bound, sign * (q*Q + sq*SQ + sk*SK + constant), be added up in 32 bits from left to right? */
+static bool bound_is_narrow(const struct bound *n, int sign)
 {
-	text_puts(out, "DEVICE bool mask_keep(struct RowState row, struct ColState col)\n{\n");
-	for (int i = 0; i < NAME_COUNT; i++)
-		if (used[i])
-			text_addf(out, "\tconst long long %s = %s.%s;\n", expr_names[i], i == NAME_K ? "col" : "row",
-			          expr_names[i]);
-	text_puts(out, "\treturn (unsigned)(col.k - row.key_begin) < row.key_count");
+	const int64_t far = LENGTH_MAX, least = INT32_MIN + (int64_t)NARROW_SLACK,
+		      most = INT32_MAX - (int64_t)NARROW_SLACK;
+	const int q = sign * n->q, sq = sign * n->sq, sk = sign * n->sk;
+	if (abs(sq) > 1 || abs(sk) > 1 || n->constant >= NARROW_SLACK || n->constant <= -NARROW_SLACK || q * sq > 0)
+		return false;
+	struct interval sum = {0, q || sq ? far : 0};
+	if (q && sq) /* a row lies before the end */
+		sum = (struct interval){-far, NARROW_SLACK};
+	if (q < 0 || (!q && sq < 0))
+		sum = (struct interval){-sum.hi, -sum.lo};
+	sum.lo -= sk < 0 ? far : 0;
+	sum.hi += sk > 0 ? far : 0;
+	return sum.lo >= least && sum.hi <= most;
+}
+
+static bool run_is_narrow(const struct run *run)
+{
+	for (int i = 0; i < run->count; i++)
+		if (!bound_is_narrow(&run->bound[i], run->bound[i].k > 0 ? -1 : 1))
+			return false;
+	return true;
+}
+
+/* "q - sq + 7", in ints. */
+static void print_narrow(struct text *out, const struct bound *n, int sign, int64_t more)
+{
+	static const char *const names[] = {"q", "sq", "sk"};
+	const int factor[] = {sign * n->q, sign * n->sq, sign * n->sk};
+	const int64_t constant = sign * n->constant + more;
+	bool first = true;
+	for (int i = 0; i < 3; i++) {
+		if (factor[i])
+			text_addf(out, "%s%s",
+			          first           ? (factor[i] < 0 ? "-" : "")
+			          : factor[i] < 0 ? " - "
+			                          : " + ",
+			          names[i]);
+		first = first && !factor[i];
+	}
+	if (first)
+		text_addf(out, "%" PRId64, constant);
+	else if (constant)
+		text_addf(out, constant < 0 ? " - %" PRId64 : " + %" PRId64, constant < 0 ? -constant : constant);
+}
+
+static void print_wide(struct text *out, const struct bound *n, int sign, int64_t more)
+{
+	const struct summand term[] = {
+		{sign * n->q, "q", false}, {sign * n->sq, "sq", false}, {sign * n->sk, "sk", false}};
+	sum_print(out, term, 3, sign * n->constant + more);
+}
+
+/* Keys that a run lets the row see, counted from k_lane: those before key_end, or key_count of them from key_begin on. */
+static void print_run_state(struct text *structure, struct text *code, struct emit *e, int run)
+{
+	const struct run *r = &e->program->run[run];
+	const bool from = run_limits(r, 1), narrow = run_is_narrow(r);
+	const char *const kind = narrow ? "int" : "wide";
+	char suffix[16];
+	run_suffix(suffix, e->program, run);
+	text_addf(structure, from ? "\tint key_begin%s;\n\tunsigned key_count%s;\n" : "\tint key_end%s;\n", suffix,
+	          suffix);
+	text_puts(code, e->program->run_count > 1 ? "\t{\n" : "");
+	text_addf(code, "\t%s %send = q < sq ? sk : 0;\n", narrow ? "int" : "long long", from ? "begin = 0, " : "");
+	for (int i = 0; i < r->count; i++) {
+		const struct bound *n = &r->bound[i];
+		if (n->k && !narrow)
+			(void)emit_helper(e, n->k > 0 ? HELPER_WIDE_MAX : HELPER_WIDE_MIN, "");
+		if (n->k)
+			text_addf(code, n->k > 0 ? "\tbegin = %s_max(begin, " : "\tend = %s_min(end, ", kind);
+		else
+			text_puts(code, "\tif (");
+		(narrow ? print_narrow : print_wide)(code, n, n->k > 0 ? -1 : 1, n->k < 0);
+		text_puts(code, n->k ? ");\n" : " < 0)\n\t\tend = 0;\n");
+	}
+	if (!narrow && from)
+		text_puts(code, "\tbegin = clamp_position(begin, sk);\n");
+	text_puts(code, !narrow ? "\tend = clamp_position(end, sk);\n" : r->count ? "\tend = int_max(end, 0);\n" : "");
+	const char *const cast = narrow ? "" : "(int)";
+	if (from)
+		text_addf(code,
+		          "\trow.key_begin%s = %sbegin - k_lane;\n"
+		          "\trow.key_count%s = (unsigned)int_max(%s(end - begin), 0);\n",
+		          suffix, cast, suffix, cast);
+	else
+		text_addf(code, "\trow.key_end%s = %send - k_lane;\n", suffix, cast);
+	text_puts(code, e->program->run_count > 1 ? "\t}\n" : "");
+}
+
+static bool is_split(const struct program *p) { return p->blocks != BLOCKS_NONE; }
+
+static void print_row_state(struct text *out, struct emit *e)
+{
+	const struct program *p = e->program;
+	struct text structure = {0}, code = {0}, parts = {0};
+	for (int run = 0; run < p->run_count; run++)
+		print_run_state(&structure, &code, e, run);
+	if (staging_has(p, AT_DIAG, AT_DIAG)) {
+		text_puts(&structure, "\tint diagonal; // entry of a staged diagonal at k_lane\n");
+		text_puts(&code, "\trow.diagonal = q - in->q0 - (k_lane - in->k0) + TILE_N - 1;\n");
+	}
+	if (staging_has(p, AT_CELL, AT_CELL)) {
+		text_puts(&structure, "\tint cell; // entry of staged cells at k_lane\n");
+		text_puts(&code, "\trow.cell = (q - in->q0) * (TILE_N + 8) + (k_lane - in->k0);\n");
+	}
+	if (is_split(p)) {
+		text_puts(&structure, "\tunsigned bits; // of the blocks that the row crosses\n");
+		text_puts(&code,
+		          "\trow.bits = (unsigned)(in->bits >> (q / BLOCK_Q - in->q0 / BLOCK_Q) * BLOCKS_ACROSS);\n");
+	}
+	fields_print(&structure, &parts, e, true);
+	text_addf(
+		out,
+		"struct RowState {\n%s};\n\n"
+		"DEVICE struct RowState row_state(const struct fagen_abi *p, const struct Inputs *in, int b, int h, int q, "
+		"int k_lane)\n{\n\tstruct RowState row;\n",
+		text_str(&structure));
+	const char *const names = "\tconst int sq = p->seqlen_q, sk = p->seqlen_k;\n";
+	text_addf(out, "%s%s%s\treturn row;\n}\n\n", names, text_str(&code), text_str(&parts));
+	text_free(&structure);
+	text_free(&code);
+	text_free(&parts);
+}
+
+static void print_col_state(struct text *out, struct emit *e)
+{
+	struct text structure = {0}, code = {0};
+	if (is_split(e->program)) {
+		text_puts(&structure, "\tint across; // its block, counted from the tile's first\n");
+		text_puts(&code, "\tcol.across = (k_lane + offset) / BLOCK_K - in->k0 / BLOCK_K;\n");
+	}
+	fields_print(&structure, &code, e, false);
+	text_addf(
+		out,
+		"struct ColState {\n\tint offset; // from k_lane\n%s};\n\n"
+		"DEVICE struct ColState col_state(const struct fagen_abi *p, const struct Inputs *in, int b, int h, int "
+		"k_lane, int offset)\n{\n\tstruct ColState col;\n\tcol.offset = offset;\n%s\treturn col;\n}\n\n",
+		text_str(&structure), text_str(&code));
+	text_free(&structure);
+	text_free(&code);
+}
+
+/* ---- mask ---- */
+
+static void print_mask_keep(struct text *out, struct emit *e)
+{
+	const struct program *p = e->program;
+	const struct value residual = {p->residual, false};
+	struct scope x;
+	struct text runs = {0};
+	char suffix[16];
+	text_puts(out, "DEVICE bool mask_keep(" CELL ")\n{\n");
+	if (expr_is_const(&p->pool, p->residual, false)) {
+		text_puts(out, "\treturn false;\n}\n\n");
+		return;
+	}
+	for (int run = 0; run < p->run_count; run++) {
+		run_suffix(suffix, p, run);
+		text_addf(&runs,
+		          run_limits(&p->run[run], 1) ? "%s(unsigned)(col.offset - row.key_begin%s) < row.key_count%s"
+		                                      : "%scol.offset < row.key_end%s",
+		          run ? " || " : "", suffix, suffix);
+	}
+	scope_begin(&x, e, IN_CELL);
+	scope_use(&x, residual);
+	scope_locals(out, &x);
+	text_addf(out, p->run_count > 1 ? "\treturn (%s)" : "\treturn %s", text_str(&runs));
 	if (!expr_is_const(&p->pool, p->residual, true)) {
-		text_puts(out, " && ");
-		expr_print_c(out, &p->pool, p->residual);
+		text_puts(out, " && (");
+		scope_print(out, &x, residual);
+		text_puts(out, ")");
 	}
-	text_puts(out, ";\n}\n\n");
+	text_puts(out, is_split(p) ? " && (!BLOCKS_SPLIT || (row.bits >> col.across & 1));\n}\n\n" : ";\n}\n\n");
+	text_free(&runs);
+}
+
+static void print_mask_plain(struct text *out, struct emit *e)
+{
+	const struct program *p = e->program;
+	const struct value residual = {p->residual, false};
+	struct scope x;
+	struct text body = {0}, names = {0};
+	bool any = p->run_count > 0;
+	scope_begin(&x, e, IN_PLAIN);
+	scope_use(&x, residual);
+	scope_locals(&body, &x);
+	for (int run = 0; run < p->run_count; run++)
+		any = any && p->run[run].count > 0;
+	text_puts(&body, "\tbool keep = ");
+	scope_print(&body, &x, residual);
+	text_puts(&body, ";\n");
+	if (any && !expr_is_const(&p->pool, p->residual, false)) {
+		text_puts(&body, "\tkeep = keep && (");
+		for (int run = 0; run < p->run_count; run++) {
+			const struct run *r = &p->run[run];
+			text_puts(&body, run ? " ||\n\t                (" : "(");
+			for (int i = 0; i < r->count; i++) {
+				const struct bound *n = &r->bound[i];
+				const struct summand term[] = {{n->q, "q", false},
+				                               {n->k, "k", false},
+				                               {n->sq, "sq", false},
+				                               {n->sk, "sk", false}};
+				x.name[NAME_SQ] |= n->sq != 0;
+				x.name[NAME_SK] |= n->sk != 0;
+				text_puts(&body, i ? " && " : "");
+				sum_print(&body, term, 4, n->constant);
+				text_puts(&body, " >= 0");
+			}
+			text_puts(&body, ")");
+		}
+		text_puts(&body, ");\n");
+	}
+	text_addf(&body, "\treturn keep%s;\n", is_split(p) ? " && block_keep(p, b, h, q / BLOCK_Q, k / BLOCK_K)" : "");
+	scope_names(&names, &x);
+	text_addf(out, "DEVICE bool mask_plain(" LAUNCH ", int q, int k)\n{\n%s%s}\n\n", text_str(&names),
+	          text_str(&body));
+	text_free(&body);
+	text_free(&names);
+}
+
+/* ---- score ---- */
+
+/* The score's constant factor, if positive, is LOGIT_SCALE's; `rest` is what is computed per cell. */
+static double score_factor(int *rest, const struct program *p)
+{
+	const double factor = factor_split(rest, &p->pool, p->score);
+	if (factor > 0)
+		return factor;
+	*rest = p->score;
+	return 1;
+}
+
+static bool is_s(const struct program *p, int node)
+{
+	return p->pool.node[node].op == EXPR_NAME && p->pool.node[node].i == NAME_S;
+}
+
+double program_logit_scale(const struct spec *spec, const struct program *p)
+{
+	const double log2_e = 1.4426950408889634;
+	int rest;
+	const double factor = score_factor(&rest, p);
+	return log2_e * factor * (is_s(p, rest) ? spec->softmax_scale : 1);
+}
+
+static void print_rest_of_score(struct text *out, struct scope *x, int rest)
+{
+	if (is_s(x->e->program, rest))
+		text_puts(out, "s");
+	else
+		scope_print(out, x, (struct value){rest, false});
+}
+
+/* The body of score_grad or score_plain. */
+static void print_scored(struct text *out, struct emit *e, enum emit_place place)
+{
+	struct scope x;
+	struct text body = {0};
+	int rest;
+	const struct value grad = {e->program->score_ds, false};
+	(void)score_factor(&rest, e->program);
+	scope_begin(&x, e, place);
+	if (!is_s(e->program, rest))
+		scope_use(&x, (struct value){rest, false});
+	scope_use(&x, grad);
+	scope_locals(&body, &x);
+	text_puts(&body, "\tconst struct Scored r = {");
+	print_rest_of_score(&body, &x, rest);
+	text_puts(&body, ", ");
+	scope_print(&body, &x, grad);
+	text_puts(&body, "};\n\treturn r;\n");
+	if (place != IN_CELL)
+		scope_names(out, &x);
+	text_addf(out, "%s}\n\n", text_str(&body));
+	text_free(&body);
+}
+
+static void print_score(struct text *out, struct emit *e)
+{
+	struct scope x;
+	int rest;
+	(void)score_factor(&rest, e->program);
+	text_puts(out, "DEVICE float score(float s, " CELL ")\n{\n");
+	scope_begin(&x, e, IN_CELL);
+	if (!is_s(e->program, rest))
+		scope_use(&x, (struct value){rest, false});
+	scope_locals(out, &x);
+	text_puts(out, "\treturn ");
+	print_rest_of_score(out, &x, rest);
+	text_puts(out, ";\n}\n\nDEVICE struct Scored score_grad(float s, " CELL ")\n{\n");
+	print_scored(out, e, IN_CELL);
+	text_puts(out, "DEVICE struct Scored score_plain(" LAUNCH ", int q, int k, float s)\n{\n");
+	print_scored(out, e, IN_PLAIN);
+}
+
+static void print_input_grad(struct text *out, struct emit *e)
+{
+	int count = 0;
+	for (int a = 0; a < e->program->access_count; a++) {
+		const struct value grad = {e->program->access[a].grad, false};
+		struct scope x;
+		if (grad.node < 0)
+			continue;
+		scope_begin(&x, e, IN_CELL);
+		scope_use(&x, grad);
+		text_addf(out, "DEVICE float input_grad_%d(float s, " CELL ")\n{\n", count++);
+		scope_locals(out, &x);
+		text_puts(out, "\treturn ");
+		scope_print(out, &x, grad);
+		text_puts(out, ";\n}\n\n");
+	}
+	text_puts(out, "DEVICE float input_grad(int access, float s, " CELL ")\n{\n");
+	for (int i = 0; i < count; i++)
+		text_addf(out, "\tif (access == %d)\n\t\treturn input_grad_%d(s, row, col, in);\n", i, i);
+	text_puts(out, "\treturn 0;\n}\n\n");
+}
+
+static void print_sink(struct text *out, struct emit *e)
+{
+	const struct value sink = {e->program->sink, false};
+	struct scope x;
+	text_puts(out, "DEVICE float sink_logit(const struct Inputs *in) { return ");
+	scope_begin(&x, e, IN_ROW); /* of no row: it depends on the head alone */
+	if (sink.node >= 0)
+		scope_print(out, &x, sink);
+	text_addf(out, "%s; }\n\nDEVICE float sink_plain(" LAUNCH ") { return ", sink.node < 0 ? "0" : "");
+	if (sink.node >= 0) {
+		const int access = e->access[sink.node];
+		if (access >= 0)
+			text_addf(out, "element_%d(p, b, h, 0, 0)", e->number[sink.node]);
+	}
+	text_addf(out, "%s; }\n", sink.node < 0 ? "0" : "");
+}
+
+/* Roots whose parts move to the states. */
+static int roots_of_cells(int root[ACCESSES_MAX + 3], const struct program *p)
+{
+	int count = 0, rest;
+	root[count++] = p->residual;
+	(void)score_factor(&rest, p);
+	root[count++] = rest;
+	root[count++] = p->score_ds;
+	for (int a = 0; a < p->access_count; a++)
+		if (p->access[a].grad >= 0)
+			root[count++] = p->access[a].grad;
+	return count;
 }
 
 void source_program(struct text *out, const struct spec *spec, const struct program *p)
 {
-	struct reach keys, rows;
-	bool used[NAME_COUNT];
-	reach_keys(&keys, p);
-	reach_rows(&rows, p);
-	names_used(used, &p->pool, p->residual);
-	text_puts(out,
-	          "DEVICE long long wide_min(long long a, long long b) { return a < b ? a : b; }\n"
-	          "DEVICE long long wide_max(long long a, long long b) { return a > b ? a : b; }\n"
-	          "DEVICE long long wide_abs(long long a) { return a < 0 ? -a : a; }\n"
-	          "// Toward minus infinity; b > 0.\n"
-	          "DEVICE long long floor_div(long long a, long long b) { return a / b - (a % b < 0); }\n"
-	          "DEVICE long long floor_mod(long long a, long long b) { return a % b + (a % b < 0 ? b : 0); }\n\n");
-	print_range(out, &(struct axis){"key_range", "q0", "q1", "sq", "sk", false}, &keys, p);
-	print_range(out, &(struct axis){"query_range", "k0", "k1", "sk", "sq", true}, &rows, p);
-	print_row_state(out, p, used);
-	text_puts(
-		out,
-		"struct ColState { int k; };\n\nDEVICE struct ColState col_state(int b, int h, int k, int sq, int sk)\n{\n"
-		"\tstruct ColState col;\n\tcol.k = k;\n\treturn col;\n}\n\n");
-	print_mask_keep(out, p, used);
-	text_addf(out, "enum { SCORE_IDENTITY = %d };\n", p->score_identity);
-	text_puts(out, "DEVICE float score(float s, struct RowState row, struct ColState col) { return ");
-	expr_print_c(out, &p->pool, p->score);
-	text_puts(out,
-	          "; }\nDEVICE float score_grad(float s, struct RowState row, struct ColState col) { return 1.0f; }\n");
+	struct emit e;
+	struct text body = {0};
+	int root[ACCESSES_MAX + 3];
+	emit_begin(&e, spec, p);
+	fields_find(&e, root, roots_of_cells(root, p));
+	ranges_print(&body, &e);
+	accesses_print(&body, &e);
+	class_print(&body, &e);
+	blocks_print(&body, &e);
+	staging_print(&body, &e);
+	print_row_state(&body, &e);
+	print_col_state(&body, &e);
+	print_mask_keep(&body, &e);
+	print_score(&body, &e);
+	print_input_grad(&body, &e);
+	print_sink(&body, &e);
+	bounds_print(&body, &e);
+	print_mask_plain(&body, &e);
+	grads_print(&body, &e);
+	helpers_print(out, e.helper);
+	text_puts(out, "\n");
+	text_add(out, body.data, body.len);
+	text_free(&body);
 }

@@ -60,6 +60,10 @@ bool target_runs_on(const struct target *, int cc); /* does code of this target 
 
 /* ---- problem.c: a class of shapes ------------------------------------------------------------------------------ */
 
+/* Batch, heads and lengths: what is decided for all positions is decided up to here, and kernels may add tiles to positions
+ * in 32 bits. */
+enum { LENGTH_MAX = 1 << 30 };
+
 struct problem {
 	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k;
 	int align; /* every pointer and stride is a multiple of this many bytes: 16, or 2 for any */
@@ -80,18 +84,78 @@ enum output { OUTPUT_OUT = 1, OUTPUT_LSE = 2 };
 
 enum {
 	SPEC_NAME_MAX = 64,
-	SPEC_MASKS_MAX = 8,
-	SPEC_ARGS_MAX = 2,
+	SPEC_ARGS_MAX = 3,
+	SPEC_TERMS_MAX = 32,       /* of mask, score and blocks together */
+	SPEC_TEXT_MAX = 4096,      /* bytes of all expressions together */
+	SPEC_INPUTS_MAX = 12,
+	INPUT_NAME_MAX = 32,
+	INPUT_DIMS_MAX = 4,
+	BLOCK_ROWS_MAX = 256,      /* rows, and columns, of a block layout that is written out */
 	HEAD_DIM_MIN = 16,
 	HEAD_DIM_MAX = 256,
 	HEAD_DIM_STEP = 8,
 	DROPOUT_LEVELS = 256 /* the keep probability is a multiple of 1/256 */
 };
-#define SPEC_UNBOUNDED INT64_MAX /* a window side that reaches everything */
 
-struct mask_term {
-	int preset;                   /* row of preset_table */
-	int64_t arg[SPEC_ARGS_MAX];   /* in the row's parameter order */
+/* ---- named inputs: tensors that masks and scores read, given at launch with strides ---- */
+
+enum input_dtype { INPUT_F32, INPUT_FP16, INPUT_BF16, INPUT_I32, INPUT_U8, INPUT_DTYPE_COUNT };
+extern const char *const input_dtype_names[INPUT_DTYPE_COUNT + 1];
+enum dim_kind { DIM_CONST, DIM_BATCH, DIM_HEADS, DIM_HEADS_KV, DIM_SEQ_Q, DIM_SEQ_K, DIM_BLOCKS_Q, DIM_BLOCKS_K, DIM_KIND_COUNT };
+extern const char *const dim_names[DIM_KIND_COUNT]; /* "batch", "heads", ...; "" for DIM_CONST */
+struct input_dim { enum dim_kind kind; int64_t size; /* of DIM_CONST */ };
+
+struct input {
+	char name[INPUT_NAME_MAX];
+	enum input_dtype dtype;
+	int dims;                            /* 0: one value for the launch */
+	struct input_dim dim[INPUT_DIMS_MAX];
+	bool grad;                           /* the backward pass writes its gradient, float32 */
+	struct place place;
+};
+
+/* ---- masks, scores and block layouts: trees of terms in one flat table ---- */
+
+enum arg_kind { ARG_INT, ARG_REAL, ARG_UNBOUNDED, ARG_TEXT };
+struct term_arg {
+	enum arg_kind kind;
+	int64_t i;
+	double f;
+	int text;                            /* ARG_TEXT: offset in spec.text of an expression */
+	struct place place;
+};
+
+enum term_kind {
+	TERM_PRESET, /* a row of preset_table with its arguments */
+	TERM_TEXT,   /* an expression */
+	TERM_ALL,    /* every member must hold */
+	TERM_ANY,    /* some member must hold */
+	TERM_CHAIN   /* scores, applied one after the other: `s` of a member is the result of the one before */
+};
+struct term {
+	enum term_kind kind;
+	int preset;
+	struct term_arg arg[SPEC_ARGS_MAX];  /* in the preset's parameter order */
+	int text;                            /* TERM_TEXT: offset in spec.text */
+	int child, next;                     /* first member, and next member of the same parent; -1: none */
+	struct place place;                  /* of the first byte of the expression, or of the word */
+};
+
+/* ---- block-sparse layouts: a second source of tile classes, combined with the mask ---- */
+
+enum blocks_source {
+	BLOCKS_NONE,
+	BLOCKS_KEEP,   /* a term over block coordinates: q, k count blocks, sq, sk are the numbers of blocks */
+	BLOCKS_ROWS,   /* written out: block_rows; what lies outside is hidden */
+	BLOCKS_BITMAP, /* at launch: input "blocks", u8 [batch, heads, blocks_q, blocks_k], not 0: kept */
+	BLOCKS_LISTS   /* at launch: "block_count" i32 [batch, heads, blocks_q], "block_index" i32 [.., blocks_k]: ids of kept key
+	                  blocks; ids outside are ignored */
+};
+struct blocks {
+	enum blocks_source source;
+	int size_q, size_k;                  /* positions of a block: multiples of 16 */
+	int keep;                            /* BLOCKS_KEEP: term */
+	int rows, columns;                   /* BLOCKS_ROWS */
 };
 
 struct tile_request { /* all zero: auto */
@@ -112,8 +176,15 @@ struct spec {
 	char name[SPEC_NAME_MAX];
 	int head_dim_qk, head_dim_v;
 	enum dtype dtype;
-	int mask_count;                            /* all must hold; 0: every key is visible */
-	struct mask_term mask[SPEC_MASKS_MAX];
+	int mask;                                  /* term; -1: every key is visible */
+	int score;                                 /* term; -1: the scaled dot product as it is */
+	struct blocks blocks;
+	uint64_t block_rows[BLOCK_ROWS_MAX][BLOCK_ROWS_MAX / 64]; /* BLOCKS_ROWS: bit k of row q */
+	bool sink;                                 /* a learned logit for each head, input "sink", joins the softmax */
+	int term_count, text_len, input_count;
+	struct term term[SPEC_TERMS_MAX];
+	char text[SPEC_TEXT_MAX];                  /* NUL-terminated expressions, one after the other */
+	struct input input[SPEC_INPUTS_MAX];       /* those written under `inputs`, then those that presets bring */
 	double dropout;                            /* as asked, 0 <= p < 1 */
 	int keep_256;                              /* round(256 (1-p)), 1..256; 256: no dropout */
 	double softmax_scale;                      /* > 0; 1/sqrt(head_dim_qk) by default */
@@ -125,9 +196,10 @@ struct spec {
 	bool targets[TARGET_COUNT];                /* rows of target_table */
 	struct place place[KEY_COUNT];             /* where each key was written */
 };
+int spec_input_find(const struct spec *, const char *name); /* -1: none */
 
 /* Parses `len` bytes of YAML. All errors of the file are reported in one go, *spec is untouched then.
- * `file` is the name used in messages; diag->file stays set to it for later stages. */
+ * `file` is the name used in messages; diag->file and diag->source stay set for later stages. */
 int MUST_USE spec_parse(struct spec *, const char *yaml, size_t len, const char *file, struct diag *);
 /* The same, from a file of at most 1 MiB. */
 int MUST_USE spec_load(struct spec *, const char *path, struct diag *);
@@ -136,16 +208,29 @@ void spec_reference(struct text *);                       /* `fagen -h spec`, fr
 void spec_schema(struct text *);                          /* JSON schema, from the table */
 void spec_starter(struct text *);                         /* `fagen init`: a commented spec that parses */
 
-/* ---- preset.c: the named masks, each one definition in the expression language --------------------------------- */
+/* ---- preset.c: the named masks, scores and layouts, each one definition in the expression language ------------- */
 
+enum preset_kind { PRESET_MASK, PRESET_SCORE, PRESET_BLOCKS };
+extern const char *const preset_kind_names[]; /* "mask", "score", "layout" */
+struct preset_param {
+	const char *name;
+	bool real;
+	double low, high;     /* an argument that is a number lies between, both included */
+	const char *fallback; /* NULL: must be given */
+	const char *doc;
+};
 struct preset {
 	const char *name;
-	const char *params[SPEC_ARGS_MAX]; /* parameter names, NULL after the last */
-	const char *definition;            /* boolean expression over q k sq sk and the parameters */
+	enum preset_kind kind;
+	struct preset_param param[SPEC_ARGS_MAX]; /* name NULL after the last */
+	const char *definition;            /* expression over b h q k sq sk hq hk (s), the parameters and the preset's input */
+	struct input input;                /* name "": reads none; declared unless the spec declares that name itself */
 	const char *doc;
 };
 extern const struct preset preset_table[];
 extern const int preset_count;
+int preset_find(const char *name); /* -1: none */
+int preset_params(const struct preset *);
 
 /* ---- expr.c: typed expressions in a flat pool ------------------------------------------------------------------- */
 
@@ -154,23 +239,28 @@ enum expr_type { TYPE_BOOL, TYPE_INT, TYPE_FLOAT };
 enum expr_op {
 	EXPR_CONST,                                            /* value in i (bool, int) or f (float) */
 	EXPR_NAME,                                             /* i is an enum expr_name */
+	EXPR_INPUT,                                            /* element of input i; arg: one int index for each dimension. int or float */
 	EXPR_NEG, EXPR_ABS, EXPR_NOT,
 	EXPR_ADD, EXPR_SUB, EXPR_MUL, EXPR_DIV, EXPR_MOD,      /* int division and remainder round toward minus infinity */
 	EXPR_MIN, EXPR_MAX,
 	EXPR_LT, EXPR_LE, EXPR_EQ, EXPR_NE,                    /* > and >= are LT and LE with the sides exchanged */
 	EXPR_AND, EXPR_OR,
-	EXPR_SELECT                                            /* a ? b : c */
+	EXPR_SELECT,                                           /* a ? b : c */
+	EXPR_FLOAT,                                            /* int to float; written by the parser where the two kinds meet */
+	EXPR_FLOOR,                                            /* float to int, toward minus infinity */
+	EXPR_EXP, EXPR_LOG, EXPR_TANH, EXPR_SQRT, EXPR_SIGMOID,/* float to float */
+	EXPR_RANDOM                                            /* random(seed, x, y): 0..65535, a fixed hash of three ints */
 };
 
 enum expr_name { NAME_B, NAME_H, NAME_Q, NAME_K, NAME_SQ, NAME_SK, NAME_HQ, NAME_HK, NAME_S, NAME_COUNT };
 extern const char *const expr_names[NAME_COUNT];
 
-enum { EXPR_NODES_MAX = 256, EXPR_DEPTH_MAX = 64 };
+enum { EXPR_ARGS_MAX = 4, EXPR_NODES_MAX = 512, EXPR_PARSED_MAX = 256, EXPR_DEPTH_MAX = 64 };
 
 struct expr_node {
 	enum expr_op op;
 	enum expr_type type;
-	int arg[3];      /* indexes into the pool, -1 unused */
+	int arg[EXPR_ARGS_MAX]; /* indexes into the pool, -1 unused */
 	int64_t i;
 	double f;
 };
@@ -180,61 +270,131 @@ struct expr_pool {
 	struct expr_node node[EXPR_NODES_MAX]; /* arguments come before their users; equal nodes are shared */
 };
 
-/* A named constant an expression may use, e.g. a preset's parameter. */
-struct expr_binding { const char *name; int64_t value; };
+/* What an expression may speak of beside the built-in names. Names of presets stand for their definitions, with arguments
+ * in parentheses when they have parameters: `causal || k < 4`, `window(4095, 0) && document`. */
+struct expr_binding { const char *name; int node; };
+struct expr_scope {
+	enum preset_kind kind;              /* s is a name only in scores */
+	const struct input *input;
+	int inputs;
+	const struct expr_binding *binding; /* a preset's parameters */
+	int bindings;
+	int s;                              /* node that `s` stands for; -1: the variable itself */
+};
 
 /* Each adds a folded, shared node and returns its index, or -1 when an argument is -1, the pool is full or the types are
- * wrong. The right side of DIV and MOD is a positive constant. */
+ * wrong. Int and float meet in EXPR_FLOAT, which expr_make adds. The right side of an int DIV or MOD must be above zero for
+ * every position: a positive constant, or what expr_interval proves. */
 int expr_const_int(struct expr_pool *, int64_t);
 int expr_const_bool(struct expr_pool *, bool);
+int expr_const_float(struct expr_pool *, double);
 int expr_variable(struct expr_pool *, enum expr_name);
+int expr_input(struct expr_pool *, int input, enum expr_type, const int *index, int dims);
 int expr_make(struct expr_pool *, enum expr_op, int a, int b, int c);
 /* Parses one expression; returns its root or -1. Precedence as in C. `at` is where the text stands in the spec. */
-int expr_parse(struct expr_pool *, const char *text, const struct expr_binding *, int bindings, struct place at, struct diag *);
-void expr_print(struct text *, const struct expr_pool *, int root);      /* canonical text */
-void expr_print_c(struct text *, const struct expr_pool *, int root);    /* C and CUDA, names as in expr_names */
-/* Exact value at one point, where no step leaves 64 bits: value[] is indexed by enum expr_name. For tests and small tables. */
-int64_t expr_eval_int(const struct expr_pool *, int root, const int64_t value[NAME_COUNT]);
+int expr_parse(struct expr_pool *, const char *text, const struct expr_scope *, struct place at, struct diag *);
+/* Which presets a text names; says nothing about whether it parses. used[] has preset_count entries. */
+void expr_presets(bool *used, const char *text);
+/* d root / d at, for a float root; `at` is any float node (the variable s, an input's element). Shares subexpressions with
+ * root. At ties abs takes 0, min and max the first operand in canonical order; floor and conditions have derivative 0. -1:
+ * the pool is full. */
+int expr_derive(struct expr_pool *, int root, int at);
+void expr_print(struct text *, const struct expr_pool *, int root, const struct input *);  /* canonical text: parses to the same node */
+
+/* Exact value at one point, where no step leaves 64 bits: value[] is indexed by enum expr_name; inputs are asked for their
+ * elements. For tests, static layouts and small tables. Floats in double. */
+struct expr_value { int64_t i; double f; };
+typedef struct expr_value expr_input_reader(void *context, int input, const int64_t *index);
+struct expr_value expr_eval(const struct expr_pool *, int root, const int64_t value[NAME_COUNT], double s,
+                            expr_input_reader *, void *context);
 
 /* ---- lower.c: what was derived from the expressions ------------------------------------------------------------ */
 
 /* q*Q + k*K + sq*SQ + sk*SK + constant >= 0, with q and k in {-1, 0, 1} */
 struct bound { int q, k, sq, sk; int64_t constant; };
 
-enum { BOUNDS_MAX = 16 };
+enum { BOUNDS_MAX = 16, RUNS_MAX = 4, ACCESSES_MAX = 16, CONJUNCTS_MAX = 16 };
+
+struct run { int count; struct bound bound[BOUNDS_MAX]; }; /* all hold */
+
+/* Where the element that an access reads is the same for many cells, and so where a kernel keeps it. */
+enum access_place {
+	AT_HEAD,   /* depends on b, h alone: one value for a head */
+	AT_ROW,    /* and on q: TILE_M values for a tile */
+	AT_COL,    /* and on k: TILE_N values */
+	AT_DIAG,   /* on q and k through q - k alone: TILE_M + TILE_N values */
+	AT_TABLE,  /* on q and k in other ways, but the whole table of a head fits: constant dimensions, TABLE_MAX elements */
+	AT_CELL,   /* anything else: a dense tile, gathered */
+	ACCESS_PLACE_COUNT
+};
+extern const char *const access_place_names[ACCESS_PLACE_COUNT];
+enum { TABLE_MAX = 2048 };
+
+struct access {
+	int input;                  /* of the spec */
+	int node;                   /* its EXPR_INPUT node */
+	enum access_place place;
+	bool in_mask, in_score, in_sink;
+	bool proven[INPUT_DIMS_MAX];/* the index is inside the dimension for every shape; else the emitted code clamps it */
+	int bounds;                 /* AT_ROW, AT_COL ints that classes of tiles depend on: slot of minima and maxima in the
+	                               workspace, counted for rows and columns apart; -1: none */
+	int grad;                   /* float node d score / d element; -1: not asked for */
+};
+
+/* How a conjunct of the mask is decided for a tile. */
+enum decided { DECIDED_CLOSED, DECIDED_SCAN, DECIDED_NEVER };
+struct conjunct { int node; enum decided how; int because; /* DECIDED_NEVER: the node that cannot be bounded */ };
 
 struct program {
 	struct expr_pool pool;
 	int mask;                        /* boolean root; the constant true when nothing is hidden */
-	int score;                       /* float root over s */
+	int run_count;                   /* 1..RUNS_MAX; a cell is visible exactly when all bounds of some run hold, */
+	struct run run[RUNS_MAX];
+	int residual;                    /* and this: boolean; constant true if none */
+	int conjunct_count;
+	struct conjunct conjunct[CONJUNCTS_MAX];
+	int score;                       /* float root over s, the scaled dot product; natural logit */
+	int score_ds;                    /* d score / d s */
 	bool score_identity;             /* the score is s itself */
-	int bound_count;                 /* conjuncts of the mask with a closed form in both directions */
-	struct bound bound[BOUNDS_MAX];
-	int residual;                    /* the other conjuncts: tested per element on every tile; constant true if none */
+	double logit_bound;              /* |score| never exceeds it; INFINITY: unknown */
+	int sink;                        /* float root over b, h (input "sink"); -1: none */
+	enum blocks_source blocks;
+	int block_q, block_k;            /* 0: no layout */
+	int block_keep;                  /* BLOCKS_KEEP: boolean root over block coordinates */
+	bool scan;                       /* classes come from tile_class, not from the runs alone */
+	int access_count;
+	struct access access[ACCESSES_MAX];
+	int bounds_rows, bounds_cols;    /* slots of minima and maxima */
+	bool grads;                      /* some access has a gradient, or the sink has */
 };
 
 int MUST_USE program_lower(struct program *, const struct spec *, struct diag *);
-/* The same for any mask over b h q k sq sk. Refused: other names, and what may leave 64 bits at some position. */
+/* The same for any mask over b h q k sq sk hq hk, without inputs. Refused: what may leave 64 bits at some position. */
 int MUST_USE program_lower_mask(struct program *, const struct expr_pool *, int mask, struct diag *);
-void program_print(struct text *, const struct program *);
+void program_print(struct text *, const struct program *, const struct spec *);
 
 enum tile_class { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
-/* Class of the cells [q0,q1) x [k0,k1) by interval analysis. Sound: never calls a tile with a visible cell empty,
- * never calls a tile with a hidden cell full; cells past the lengths are hidden. Lengths are below 2^31. */
-enum tile_class program_tile_class(const struct program *, int64_t sq, int64_t sk, int64_t q0, int64_t q1, int64_t k0, int64_t k1);
+/* Class of the cells [q0,q1) x [k0,k1) by interval analysis, inputs unknown. Sound: never calls a tile with a visible cell
+ * empty, never calls a tile with a hidden cell full; cells past the lengths are hidden. */
+enum tile_class program_tile_class(const struct program *, const struct spec *, int64_t sq, int64_t sk, int64_t q0, int64_t q1, int64_t k0, int64_t k1);
 
-/* The range [begin, end) of positions that a tile can see, and [full_begin, full_end) inside it where no test is needed.
- * The keys of rows [q0, q1): rows past sq do not count. The rows of keys [k0, k1): none is full when a key is past sk.
- * Exact when nothing is residual; with a residual never too narrow, and nothing is full. */
+/* Of one run: the range [begin, end) of positions that a tile can see, and [full_begin, full_end) inside it where the
+ * bounds need no test. The keys of rows [q0, q1): rows past sq do not count. The rows of keys [k0, k1): none is full when
+ * a key is past sk. */
 struct range { int64_t begin, end, full_begin, full_end; };
-struct range program_key_range(const struct program *, int64_t sq, int64_t sk, int64_t q0, int64_t q1);
-struct range program_query_range(const struct program *, int64_t sq, int64_t sk, int64_t k0, int64_t k1);
+struct range program_key_range(const struct program *, int run, int64_t sq, int64_t sk, int64_t q0, int64_t q1);
+struct range program_query_range(const struct program *, int run, int64_t sq, int64_t sk, int64_t k0, int64_t k1);
+
+/* Bytes of shared memory that one buffer of each kind of staged input takes (structs HeadInputs, RowInputs, ColInputs,
+ * CellInputs of the emitted source); 0: nothing of that kind. */
+struct staging { int head, row, col, cell; };
+struct staging program_staging(const struct program *, const struct spec *, int tile_m, int tile_n);
 
 /* ---- plan.c: what was decided, for one pass on one device ------------------------------------------------------- */
 
 enum {
 	CANDIDATES_MAX = 96,
-	SMEM_TERMS_MAX = 8,
+	SMEM_TERMS_MAX = 12,
 	REASON_MAX = 120
 };
 
@@ -290,8 +450,8 @@ void plan_json(struct text *, const struct plan *);
 /* Appends the source. `templates_dir` NULL: the templates embedded at build time; else files of that folder. */
 int MUST_USE source_emit(struct text *, const struct spec *, const struct program *, const struct plan *,
                          const char *templates_dir, struct diag *);
-/* The part of the source that is derived from the program (stream bounds, row state, mask, score), alone:
- * what tests compile for the host. */
+/* The part of the source that is derived from the program (ranges, classes, staged inputs, mask, score), alone: what
+ * tests compile for the host. */
 void source_program(struct text *, const struct spec *, const struct program *);
 
 #endif

@@ -1,5 +1,3 @@
-#include <stdio.h>
-
 #include "gen/model.h"
 
 const struct template_model *const template_table[] = {
@@ -20,12 +18,4 @@ const struct template_model *template_find(enum pass pass, const struct target *
 			best = row;
 	}
 	return best;
-}
-
-void smem_term_add(struct candidate *c, const char *name, int bytes)
-{
-	struct smem_term *term = &c->smem_term[c->smem_term_count++];
-	snprintf(term->name, sizeof term->name, "%s", name);
-	term->bytes = bytes;
-	c->smem_bytes += bytes;
 }

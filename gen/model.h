@@ -9,19 +9,22 @@ struct template_model {
 	const char *templ;  /* file under templates/ without suffix, "sm80/fwd" */
 	enum pass pass;
 	bool naive;         /* never searched: the comparator */
+	const char *main;   /* entry of the kernel that `shape` speaks of */
 	int cc_min;         /* runs on targets of at least this compute capability */
 	int cc_max;         /* and at most this one; 0: no end. Of the rows that fit, the highest cc_min serves. */
 	/* Writes at most `max` tiles to try for this spec; returns how many. */
-	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct target *);
+	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct program *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
-	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *);
-	/* Given tile_m, tile_n, warps, stages: fills smem terms and smem_bytes exactly as the skeleton's struct Smem
-	 * lays them out, the registers per thread, and in cost_us the cost of ONE visited tile in clocks of one SM by
-	 * resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the planner). */
-	void (*shape)(struct candidate *, const struct spec *, const struct target *, const struct device *);
-	/* Kernels, grids and workspace. The kernel with the most shared memory is the one `shape` speaks of. load_bytes
-	 * and kv_group are set by the planner. */
-	void (*recipe)(struct recipe *, const struct spec *, const struct candidate *, const struct target *);
+	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *, const struct program *);
+	/* Given tile_m, tile_n, warps, stages: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
+	 * the staged inputs behind it are laid out, the registers per thread, and in cost_us the cost of ONE visited tile
+	 * in clocks of one SM by resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the
+	 * planner). */
+	void (*shape)(struct candidate *, const struct spec *, const struct program *, const struct target *,
+	              const struct device *);
+	/* Kernels, grids and workspace. load_bytes and kv_group are set by the planner. */
+	void (*recipe)(struct recipe *, const struct spec *, const struct program *, const struct candidate *,
+	               const struct target *);
 };
 
 extern const struct template_model model_sm80_fwd, model_sm80_bwd, model_naive_fwd, model_naive_bwd;
@@ -34,10 +37,40 @@ const struct template_model *template_find(enum pass, const struct target *, boo
 int MUST_USE plan_with(struct plan *, const struct template_model *, const struct spec *, const struct program *,
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 
+/* ---- model_parts.c: what the rows share ---- */
+
 /* For `shape`: one named part of struct Smem, added to smem_bytes. */
 void smem_term_add(struct candidate *, const char *name, int bytes);
+/* Staged inputs: so many buffers of each kind. */
+void smem_inputs_add(struct candidate *, const struct program *, const struct spec *, int heads, int rows, int cols,
+                     int cells);
+/* Bytes of templates/walk.h: of struct WalkShared, and of `count` structs Visit. */
+int walk_bytes(const struct program *, int warps);
+int visit_bytes(const struct program *, const struct candidate *, int count);
+/* For `legal`: does a tile touch no more blocks of the layout than it has bits for? */
+bool blocks_fit(char reason[REASON_MAX], const struct tile_request *, const struct program *);
+/* For `recipe`: kernels that come before the main ones, and their workspace. */
+void recipe_blocks_add(struct recipe *, const struct program *);
+void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
+void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int tile, int threads, int smem_bytes);
+void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
 
-/* plan_cost.c: the tiles of one head that a kernel visits. */
+/* What the expressions of one cell cost: lane operations, ex2 results, and bytes of shared memory. */
+struct cell_cost { double alu, exp, smem; };
+struct cell_cost score_cost(const struct program *, enum pass); /* beside a score that is s itself */
+struct cell_cost residual_cost(const struct program *);
+/* Adds them for all cells of a tile, in clocks. */
+void score_cost_add(struct candidate *, const struct program *, const struct device *, enum pass);
+
+/* ---- plan_visits.c: the tiles of one head that a kernel visits ---- */
+
+struct walk { /* one head: a CTA for each outer tile, past which the inner ones stream */
+	int64_t outer_len, inner_len;
+	int outer_tile, inner_tile;
+	bool keys_inside; /* forward: keys are the inner side */
+};
+struct walk walk_make(int tile_m, int tile_n, const struct problem *, enum pass);
+
 struct visits {
 	int tile_m, tile_n;
 	double tiles;   /* visited */
@@ -45,15 +78,20 @@ struct visits {
 	double cells;   /* cells of the problem inside visited tiles */
 	double most;    /* tiles of the busiest CTA */
 };
-/* Fills the counts for tile_m and tile_n. */
-void visits_count(struct visits *, const struct program *, const struct problem *, enum pass);
+/* Fills the counts for tile_m and tile_n: exact where the runs say all, else from a sample of tiles. What depends on inputs
+ * counts as visible. */
+struct classifier;
+void visits_count(struct visits *, struct classifier *, const struct problem *, enum pass);
+double visible_cells(struct classifier *, const struct problem *); /* of all heads and batches */
+
+/* ---- plan_cost.c ---- */
+
 /* Fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
-void candidate_cost(struct candidate *, const struct spec *, const struct visits *, const struct plan *,
-                    const struct recipe *);
+void candidate_cost(struct candidate *, const struct template_model *, const struct spec *, const struct program *,
+                    const struct visits *, const struct plan *, const struct recipe *);
 void candidate_cost_naive(struct candidate *, const struct spec *, const struct plan *, const struct recipe *);
 /* Resident CTAs per SM; 0 and a reason when not even one fits. */
 int candidate_occupancy(struct candidate *, const struct target *);
 double standard_bytes(const struct spec *, const struct problem *, enum pass);
-double visible_cells(const struct program *, const struct problem *); /* of all heads and batches */
 
 #endif

@@ -1,4 +1,5 @@
 /* What the planner must know of templates/sm80/bwd.cu. Names and formulas mirror the skeleton's constants. */
+#include "gen/grad.h"
 #include "gen/model.h"
 
 #include <stdio.h>
@@ -33,7 +34,8 @@ static struct share share_s(int m, int n, int warps, bool dropout)
 
 static bool in_range(int x, int low, int high) { return is_power_of_2(x) && x >= low && x <= high; }
 
-static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec)
+static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
+                      const struct program *program)
 {
 	if (!in_range(t->warps, 2, 16)) {
 		snprintf(reason, REASON_MAX, "%d warps; want 2, 4, 8 or 16", t->warps);
@@ -57,10 +59,11 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "%d stages; want 1 or 2", t->stages);
 		return false;
 	}
-	return true;
+	return blocks_fit(reason, t, program);
 }
 
-static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
+static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct program *program,
+                     const struct target *target)
 {
 	static const struct {
 		int m, n, warps;
@@ -75,7 +78,7 @@ static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 			const struct tile_request t = {
 				.m = shapes[i].m, .n = shapes[i].n, .warps = shapes[i].warps, .stages = stages};
 			char reason[REASON_MAX];
-			if (count < max && bwd_legal(reason, &t, spec))
+			if (count < max && bwd_legal(reason, &t, spec, program))
 				tile[count++] = t;
 		}
 	return count;
@@ -89,8 +92,8 @@ static double operands(struct share s, int warps, int depth) { return 512.0 * wa
 static double product(struct share s, int warps, int depth) { return 8192.0 * warps * depth * s.blocks * s.steps; }
 static int int_max(int a, int b) { return a > b ? a : b; }
 
-static void bwd_shape(struct candidate *c, const struct spec *spec, const struct target *target,
-                      const struct device *device)
+static void bwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
+                      const struct target *target, const struct device *device)
 {
 	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 	const int steps_qk = steps(spec->head_dim_qk), steps_v = steps(spec->head_dim_v);
@@ -109,6 +112,10 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "P", 2 * m * n);
 	smem_term_add(c, "dS", 2 * m * n);
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
+	/* Of two tiles the visit and two indices; two addresses, five indices, the walk. */
+	const int notes = visit_bytes(program, c, 2) + 2 * 8 + 2 * 8 + 5 * 4;
+	smem_term_add(c, "walk", (notes + walk_bytes(program, warps) + 15) / 16 * 16);
+	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
 
 	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes
 	 * with up to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more
@@ -133,35 +140,49 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* With one buffer a third barrier and the arrival of the next tile stand in the way: fitted: 2 to 5% on an
 	 * H200. */
 	c->cost_us[COST_SMEM] = smem_bytes / 128 + (c->stages == 1 ? 500 : 0);
+	score_cost_add(c, program, device, PASS_BACKWARD);
 }
 
-static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
-                       const struct target *target)
+/* Gradients of inputs, from the statistics that fagen_delta has left. */
+static void recipe_grads_add(struct recipe *recipe, const struct spec *spec, const struct program *program,
+                             const struct candidate *c)
+{
+	const int threads = 32 * c->warps;
+	struct grad_plan grad;
+	grad_plan_make(&grad, program, spec);
+	const struct grad_sizes sizes = grad_sizes_of(&grad, spec, program, c);
+	recipe_kernel_add(recipe, "fagen_input_grad_clear", GRID_QUERY_TILES_1, c->tile_m, threads, 0);
+	recipe_kernel_add(recipe, "fagen_input_grad", GRID_QUERY_TILES, c->tile_m, threads, sizes.smem);
+	if (sizes.partial > 0)
+		recipe_piece_add(recipe, "grad_partial", SIZE_TILES_Q, c->tile_m, sizes.partial);
+	if (sizes.partial_cols > 0) {
+		recipe_kernel_add(recipe, "fagen_input_grad_cols", GRID_KEY_TILES_Q, c->tile_n, threads,
+		                  sizes.smem_cols);
+		recipe_piece_add(recipe, "grad_partial_cols", SIZE_TILES_K, c->tile_n, sizes.partial_cols);
+	}
+	recipe_kernel_add(recipe, "fagen_input_grad_sum", GRID_QUERY_TILES, c->tile_m, threads, 0);
+}
+
+static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
+                       const struct candidate *c, const struct target *target)
 {
 	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
 	(void)target;
-	*recipe = (struct recipe){
-		.kernel_count = 3,
-		.kernel = {{.entry = "fagen_delta", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = threads},
-	                   {.entry = "fagen_backward",
-	                    .grid = GRID_KEY_TILES,
-	                    .tile = c->tile_n,
-	                    .threads = threads,
-	                    .smem_bytes = c->smem_bytes},
-	                   {.entry = "fagen_dquery",
-	                    .grid = GRID_QUERY_TILES,
-	                    .tile = c->tile_m,
-	                    .threads = threads,
-	                    .smem_bytes = 2 * c->tile_m * columns}},
-		.piece_count = 2,
-		.piece = {{.name = "delta", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = 2},
-	                  {.name = "dquery_accum", .size = SIZE_ROWS_QK, .tile = c->tile_m, .unit = columns}},
-	};
+	recipe_blocks_add(recipe, program);
+	recipe_bounds_add(recipe, program, c);
+	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
+	recipe_kernel_add(recipe, "fagen_backward", GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
+	recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
+	if (program->grads)
+		recipe_grads_add(recipe, spec, program, c);
+	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
+	recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
 }
 
 const struct template_model model_sm80_bwd = {
 	.templ = "sm80/bwd",
 	.pass = PASS_BACKWARD,
+	.main = "fagen_backward",
 	.cc_min = 80,
 	.tiles = bwd_tiles,
 	.legal = bwd_legal,

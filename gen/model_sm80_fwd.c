@@ -5,7 +5,8 @@
 
 static int chunks(int head_dim) { return (head_dim + 15) / 16 * 2; }
 
-static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec)
+static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
+                      const struct program *program)
 {
 	if (t->warps < 2 || t->warps > 16) {
 		snprintf(reason, REASON_MAX, "%d warps; want 2 to 16", t->warps);
@@ -28,10 +29,11 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "%d stages; want 1 to 4", t->stages);
 		return false;
 	}
-	return true;
+	return blocks_fit(reason, t, program);
 }
 
-static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
+static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct program *program,
+                     const struct target *target)
 {
 	static const struct {
 		int m, warps;
@@ -45,14 +47,14 @@ static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 				const struct tile_request t = {
 					.m = rows[r].m, .n = keys[k], .warps = rows[r].warps, .stages = stages};
 				char reason[REASON_MAX];
-				if (count < max && fwd_legal(reason, &t, spec))
+				if (count < max && fwd_legal(reason, &t, spec, program))
 					tile[count++] = t;
 			}
 	return count;
 }
 
-static void fwd_shape(struct candidate *c, const struct spec *spec, const struct target *target,
-                      const struct device *device)
+static void fwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
+                      const struct target *target, const struct device *device)
 {
 	const int row_qk = chunks(spec->head_dim_qk) * 16,
 		  row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
@@ -64,7 +66,11 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	smem_term_add(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
-	smem_term_add(c, "head", 2 * 8 + 3 * 16); /* addresses, dropout key, walk, indices */
+	const int head = 2 * 8 + 16 + 3 * 4; /* addresses, dropout key, indices */
+	const int walk = visit_bytes(program, c, c->stages + 1) + walk_bytes(program, c->warps);
+	smem_term_add(c, "head", head);
+	smem_term_add(c, "walk", (head + walk + 15) / 16 * 16 - head);
+	smem_inputs_add(c, program, spec, 1, 1, c->stages, c->stages);
 
 	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0
 	 * compiles every shape with at most 192 accumulators without spills. */
@@ -83,25 +89,22 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (4.5 + dropout_ops) / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
+	score_cost_add(c, program, device, PASS_FORWARD);
 }
 
-static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
-                       const struct target *target)
+static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
+                       const struct candidate *c, const struct target *target)
 {
 	(void)spec, (void)target;
-	*recipe = (struct recipe){
-		.kernel_count = 1,
-		.kernel[0] = {.entry = "fagen_forward",
-	                      .grid = GRID_QUERY_TILES,
-	                      .tile = c->tile_m,
-	                      .threads = 32 * c->warps,
-	                      .smem_bytes = c->smem_bytes},
-	};
+	recipe_blocks_add(recipe, program);
+	recipe_bounds_add(recipe, program, c);
+	recipe_kernel_add(recipe, "fagen_forward", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes);
 }
 
 const struct template_model model_sm80_fwd = {
 	.templ = "sm80/fwd",
 	.pass = PASS_FORWARD,
+	.main = "fagen_forward",
 	.cc_min = 80,
 	.tiles = fwd_tiles,
 	.legal = fwd_legal,

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "gen/lower.h"
 #include "gen/model.h"
 
 const char *const cost_names[COST_COUNT] = {"mma", "exp", "alu", "smem", "l2", "hbm"};
@@ -19,10 +20,11 @@ static bool is_auto(const struct tile_request *wish) { return !wish->m && !wish-
 /* The template's own tiles that match the wish; a wish outside that list is tried with every number of warps and stages
  * it leaves open. */
 static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model,
-                         const struct spec *spec, const struct target *target, const struct tile_request *wish)
+                         const struct spec *spec, const struct program *program, const struct target *target,
+                         const struct tile_request *wish)
 {
 	static const int warps[] = {4, 8, 2, 1, 16}, stages[] = {1, 2, 3, 4};
-	const int offered = model->tiles(tile, CANDIDATES_MAX, spec, target);
+	const int offered = model->tiles(tile, CANDIDATES_MAX, spec, program, target);
 	int count = 0;
 	for (int i = 0; i < offered; i++)
 		if (tile_matches(&tile[i], wish))
@@ -36,44 +38,63 @@ static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct 
 	return count;
 }
 
+/* The kernels beside the main one have their own shared memory. */
+static bool kernels_fit(struct candidate *c, const struct template_model *model, const struct spec *spec,
+                        const struct program *program, const struct target *target)
+{
+	struct recipe recipe = {0};
+	model->recipe(&recipe, spec, program, c, target);
+	for (int i = 0; i < recipe.kernel_count; i++) {
+		const struct recipe_kernel *k = &recipe.kernel[i];
+		if (k->smem_bytes <= target->smem_block)
+			continue;
+		snprintf(c->reason, sizeof c->reason, "shared memory: %s needs %d bytes, a CTA of %s may use %d",
+		         k->entry, k->smem_bytes, target->name, target->smem_block);
+		return false;
+	}
+	return true;
+}
+
 /* Fills what does not depend on the problem; false and a reason when the candidate cannot run on the target. */
 static bool candidate_shape(struct candidate *c, const struct template_model *model, const struct spec *spec,
-                            const struct target *target, const struct device *device, const struct tile_request *tile)
+                            const struct program *program, const struct target *target, const struct device *device,
+                            const struct tile_request *tile)
 {
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
-	if (!model->legal(c->reason, tile, spec)) {
+	if (!model->legal(c->reason, tile, spec, program)) {
 		if (c->reason[0] == '\0')
 			snprintf(c->reason, sizeof c->reason, "%s cannot be built with this tile", model->templ);
 		return false;
 	}
-	model->shape(c, spec, target, device);
-	return candidate_occupancy(c, target) > 0;
+	model->shape(c, spec, program, target, device);
+	return candidate_occupancy(c, target) > 0 && kernels_fit(c, model, spec, program, target);
 }
 
 static void recipe_fill(struct recipe *recipe, const struct template_model *model, const struct spec *spec,
-                        const struct candidate *c, const struct target *target, const struct problem *problem)
+                        const struct program *program, const struct candidate *c, const struct target *target,
+                        const struct problem *problem)
 {
 	memset(recipe, 0, sizeof *recipe);
-	model->recipe(recipe, spec, c, target);
+	model->recipe(recipe, spec, program, c, target);
 	recipe->load_bytes = problem->align;
 	recipe->kv_group = spec->kv_group;
 }
 
 /* Candidates that differ in warps and stages alone visit the same tiles. */
 struct memo {
+	struct classifier classifier;
 	int count;
 	struct visits visits[CANDIDATES_MAX];
 };
 
-static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct program *program,
-                                        const struct plan *plan)
+static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct plan *plan)
 {
 	for (int i = 0; i < memo->count; i++)
 		if (memo->visits[i].tile_m == c->tile_m && memo->visits[i].tile_n == c->tile_n)
 			return &memo->visits[i];
 	struct visits *visits = &memo->visits[memo->count++];
 	*visits = (struct visits){.tile_m = c->tile_m, .tile_n = c->tile_n};
-	visits_count(visits, program, &plan->problem, plan->pass);
+	visits_count(visits, &memo->classifier, &plan->problem, plan->pass);
 	return visits;
 }
 
@@ -81,14 +102,14 @@ static void candidate_add(struct plan *plan, struct memo *memo, const struct tem
                           const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
 	struct candidate *c = &plan->candidate[plan->candidate_count++];
-	if (!candidate_shape(c, model, spec, plan->target, plan->device, tile))
+	if (!candidate_shape(c, model, spec, program, plan->target, plan->device, tile))
 		return;
 	struct recipe recipe;
-	recipe_fill(&recipe, model, spec, c, plan->target, &plan->problem);
+	recipe_fill(&recipe, model, spec, program, c, plan->target, &plan->problem);
 	if (model->naive)
 		candidate_cost_naive(c, spec, plan, &recipe);
 	else
-		candidate_cost(c, spec, memo_visits(memo, c, program, plan), plan, &recipe);
+		candidate_cost(c, model, spec, program, memo_visits(memo, c, plan), plan, &recipe);
 	if (c->ctas < 0)
 		snprintf(c->reason, sizeof c->reason,
 		         "grid: more than 2147483647 CTAs; split the batch or take a larger tile");
@@ -123,14 +144,15 @@ static double tile_distance(const struct tile_request *tile, const struct tile_r
 
 /* The admissible tile of the template's own list that is nearest to the wish; false: there is none. */
 static bool tile_nearest(struct tile_request *nearest, const struct template_model *model, const struct spec *spec,
-                         const struct target *target, const struct device *device, const struct tile_request *wish)
+                         const struct program *program, const struct target *target, const struct device *device,
+                         const struct tile_request *wish)
 {
 	struct tile_request tile[CANDIDATES_MAX];
-	const int count = model->tiles(tile, CANDIDATES_MAX, spec, target);
+	const int count = model->tiles(tile, CANDIDATES_MAX, spec, program, target);
 	bool found = false;
 	for (int i = 0; i < count; i++) {
 		struct candidate c;
-		if (!candidate_shape(&c, model, spec, target, device, &tile[i]))
+		if (!candidate_shape(&c, model, spec, program, target, device, &tile[i]))
 			continue;
 		if (!found || tile_distance(&tile[i], wish) < tile_distance(nearest, wish))
 			*nearest = tile[i];
@@ -149,7 +171,8 @@ static void tile_print(struct text *text, const struct tile_request *tile)
 }
 
 /* The targets on which some tile of the pass is admissible: what a person can do when this one has none. */
-static void targets_list(struct text *text, const struct spec *spec, enum pass pass, bool naive)
+static void targets_list(struct text *text, const struct spec *spec, const struct program *program, enum pass pass,
+                         bool naive)
 {
 	const struct tile_request any = {0};
 	for (int i = 0; i < TARGET_COUNT; i++) {
@@ -157,7 +180,7 @@ static void targets_list(struct text *text, const struct spec *spec, enum pass p
 		const struct device *device = device_for_target(target);
 		const struct template_model *model = template_find(pass, target, naive);
 		struct tile_request nearest;
-		if (model && device && tile_nearest(&nearest, model, spec, target, device, &any))
+		if (model && device && tile_nearest(&nearest, model, spec, program, target, device, &any))
 			text_addf(text, "%s%s", text->len ? ", " : "", target->name);
 	}
 }
@@ -176,7 +199,7 @@ static const struct candidate *candidate_telling(const struct plan *plan)
 }
 
 static int request_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec,
-                          struct diag *diag)
+                          const struct program *program, struct diag *diag)
 {
 	const struct tile_request *wish = &spec->tile[plan->pass];
 	const struct candidate *telling = candidate_telling(plan);
@@ -186,7 +209,7 @@ static int request_refuse(const struct plan *plan, const struct template_model *
 	tile_print(&text, wish);
 	text_addf(&text, "} cannot be used for the %s pass on %s: %s.", pass_names[plan->pass], plan->target->name,
 	          telling ? telling->reason : "no tile of that kind exists");
-	if (tile_nearest(&nearest, model, spec, plan->target, plan->device, wish)) {
+	if (tile_nearest(&nearest, model, spec, program, plan->target, plan->device, wish)) {
 		text_puts(&text, " The nearest legal choice is {");
 		tile_print(&text, &nearest);
 		text_puts(&text, "}; `auto` lets the planner choose.");
@@ -197,7 +220,7 @@ static int request_refuse(const struct plan *plan, const struct template_model *
 }
 
 static int auto_refuse(const struct plan *plan, const struct template_model *model, const struct spec *spec,
-                       struct diag *diag)
+                       const struct program *program, struct diag *diag)
 {
 	const struct tile_request any = {0};
 	const struct candidate *telling = candidate_telling(plan);
@@ -207,7 +230,7 @@ static int auto_refuse(const struct plan *plan, const struct template_model *mod
 	if (telling)
 		text_addf(&text, " The nearest, m %d, n %d with %d warps: %s.", telling->tile_m, telling->tile_n,
 		          telling->warps, telling->reason);
-	targets_list(&targets, spec, plan->pass, model->naive);
+	targets_list(&targets, spec, program, plan->pass, model->naive);
 	if (targets.len)
 		text_addf(&text, " It can be compiled for: %s.", text_str(&targets));
 	else
@@ -215,7 +238,8 @@ static int auto_refuse(const struct plan *plan, const struct template_model *mod
 	struct spec kept = *spec;
 	kept.keep_256 = DROPOUT_LEVELS;
 	struct tile_request nearest;
-	if (spec->keep_256 < DROPOUT_LEVELS && tile_nearest(&nearest, model, &kept, plan->target, plan->device, &any))
+	if (spec->keep_256 < DROPOUT_LEVELS &&
+	    tile_nearest(&nearest, model, &kept, program, plan->target, plan->device, &any))
 		text_puts(&text, " Without dropout it fits.");
 	const int result = diag_fail(diag, "%s", text_str(&text));
 	text_free(&text);
@@ -236,20 +260,23 @@ int plan_with(struct plan *plan, const struct template_model *model, const struc
 	plan->problem = *problem;
 	snprintf(plan->templ, sizeof plan->templ, "%s", model->templ);
 	plan->standard_bytes = standard_bytes(spec, problem, pass);
+	struct memo memo = {.count = 0};
+	classifier_begin(&memo.classifier, program, spec, problem->seqlen_q, problem->seqlen_k);
+	classifier_map(&memo.classifier, 0);
 	const double flop_cell = 2.0 * (spec->head_dim_qk + spec->head_dim_v) * (pass == PASS_FORWARD ? 1 : 2.5);
-	plan->useful_flop = visible_cells(program, problem) * flop_cell;
+	plan->useful_flop = visible_cells(&memo.classifier, problem) * flop_cell;
 
 	/* The naive kernels have one shape; a tile in the spec is not about them. */
 	const struct tile_request any = {0}, *wish = model->naive ? &any : &spec->tile[pass];
 	struct tile_request tile[CANDIDATES_MAX];
-	const int count = tiles_collect(tile, model, spec, target, wish);
-	struct memo memo = {.count = 0};
+	const int count = tiles_collect(tile, model, spec, program, target, wish);
 	for (int i = 0; i < count; i++)
 		candidate_add(plan, &memo, model, spec, program, &tile[i]);
 	plan->chosen = candidate_choose(plan);
 	if (plan->chosen < 0)
-		return is_auto(wish) ? auto_refuse(plan, model, spec, diag) : request_refuse(plan, model, spec, diag);
-	recipe_fill(&plan->recipe, model, spec, &plan->candidate[plan->chosen], target, problem);
+		return is_auto(wish) ? auto_refuse(plan, model, spec, program, diag)
+		                     : request_refuse(plan, model, spec, program, diag);
+	recipe_fill(&plan->recipe, model, spec, program, &plan->candidate[plan->chosen], target, problem);
 	return 0;
 }
 

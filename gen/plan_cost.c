@@ -10,7 +10,6 @@
 #include "gen/model.h"
 
 enum {
-	SAMPLES = 1024,       /* tiles looked at in one head; longer sequences are sampled evenly */
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
 	REG_UNIT = 8,         /* registers are allocated per thread in multiples of this */
 	ELEMENT = 2,          /* bytes of an operand */
@@ -25,6 +24,9 @@ static const double l2_usable = 0.8;
  * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024. */
 static const double cta_clocks = 1200;
 
+/* Gradients of inputs visit the tiles once more, for two of the five products. A guess, not fitted. */
+static const double grad_share = 0.5;
+
 /* What a visited tile costs beside its cells, clocks of one scheduler and warp: loop control, barriers, row
  * statistics. */
 static const double tile_warp_clocks = 40;
@@ -33,8 +35,8 @@ static const double tile_warp_clocks = 40;
  * for each other, so what does not bound the kernel hides only partly behind what does: a soft maximum
  * (sum of t^p)^(1/p), p = 1 when nothing overlaps. More warps hide more; a second CTA, whose warps wait at other barriers,
  * more than as many warps of the same one; a third adds nothing that was seen. Fitted to 294 timings of both passes on an
- * H200, d 16 to 256, sequences of 1k to 16k: 9.5% root mean square, the tile chosen on average 0.7% and at most 6% slower than the best one timed.
- * Loads that run a tile ahead made no difference. */
+ * H200, d 16 to 256, sequences of 1k to 16k: 9.5% root mean square, the tile chosen on average 0.7% and at most 6%
+ * slower than the best one timed. Loads that run a tile ahead made no difference. */
 static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together)
 {
 	const double power = 1 + 0.563 * pow(together < 2 ? together : 2, 0.85) * pow(c->warps / 4.0, 0.2);
@@ -44,68 +46,8 @@ static double tile_clocks(const struct candidate *c, const double clocks[COST_CO
 	return pow(sum, 1 / power) + tile_warp_clocks * c->warps / 4;
 }
 
-static double ceil_div(double a, double b) { return ceil(a / b); }
-
-struct walk { /* one head */
-	int64_t outer_len, inner_len;
-	int outer_tile, inner_tile;
-	bool keys_inside; /* forward: keys are the inner side */
-};
-
-static struct walk walk_make(int tile_m, int tile_n, const struct problem *problem, enum pass pass)
-{
-	if (pass == PASS_FORWARD)
-		return (struct walk){problem->seqlen_q, problem->seqlen_k, tile_m, tile_n, true};
-	return (struct walk){problem->seqlen_k, problem->seqlen_q, tile_n, tile_m, false};
-}
-
 static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
-
-/* The stream of contract.h, counted. */
-static struct visits walk_count(const struct walk *w, const struct program *program)
-{
-	struct visits sum = {0};
-	const int64_t outer = tiles_of(w->outer_len, w->outer_tile);
-	const int64_t samples = outer < SAMPLES ? outer : SAMPLES;
-	for (int64_t s = 0; s < samples; s++) {
-		const int64_t tile = samples == outer ? s : (int64_t)((s + 0.5) * ((double)outer / (double)samples));
-		const int64_t o0 = tile * w->outer_tile;
-		const int64_t o1 = o0 + w->outer_tile < w->outer_len ? o0 + w->outer_tile : w->outer_len;
-		const struct range r = w->keys_inside
-		                               ? program_key_range(program, w->outer_len, w->inner_len, o0, o1)
-		                               : program_query_range(program, w->inner_len, w->outer_len, o0, o1);
-		if (r.begin >= r.end)
-			continue;
-		const int64_t first = r.begin / w->inner_tile, last = (r.end - 1) / w->inner_tile;
-		int64_t full_first = tiles_of(r.full_begin, w->inner_tile), full_end = r.full_end / w->inner_tile;
-		full_first = full_first < first ? first : full_first;
-		full_end = full_end > last + 1 ? last + 1 : full_end;
-		const int64_t full = full_end > full_first ? full_end - full_first : 0;
-		const int64_t end =
-			(last + 1) * w->inner_tile < w->inner_len ? (last + 1) * w->inner_tile : w->inner_len;
-		const double tiles = (double)(last + 1 - first);
-		sum.tiles += tiles;
-		sum.partial += tiles - (double)full;
-		sum.cells += (double)(end - first * w->inner_tile) * (double)(o1 - o0);
-		sum.most = tiles > sum.most ? tiles : sum.most;
-	}
-	if (samples > 0 && samples != outer) {
-		const double scale = (double)outer / (double)samples;
-		sum.tiles *= scale;
-		sum.partial *= scale;
-		sum.cells *= scale;
-	}
-	return sum;
-}
-
-void visits_count(struct visits *visits, const struct program *program, const struct problem *problem, enum pass pass)
-{
-	const int tile_m = visits->tile_m, tile_n = visits->tile_n;
-	const struct walk walk = walk_make(tile_m, tile_n, problem, pass);
-	*visits = walk_count(&walk, program);
-	visits->tile_m = tile_m;
-	visits->tile_n = tile_n;
-}
+static double ceil_div(double a, double b) { return ceil(a / b); }
 
 int candidate_occupancy(struct candidate *c, const struct target *target)
 {
@@ -136,13 +78,12 @@ int candidate_occupancy(struct candidate *c, const struct target *target)
 	return least;
 }
 
-static const struct recipe_kernel *main_kernel(const struct recipe *recipe)
+static const struct recipe_kernel *main_kernel(const struct recipe *recipe, const char *entry)
 {
-	const struct recipe_kernel *best = &recipe->kernel[0];
-	for (int i = 1; i < recipe->kernel_count; i++)
-		if (recipe->kernel[i].smem_bytes > best->smem_bytes)
-			best = &recipe->kernel[i];
-	return best;
+	for (int i = 0; i < recipe->kernel_count; i++)
+		if (strcmp(recipe->kernel[i].entry, entry) == 0)
+			return &recipe->kernel[i];
+	return &recipe->kernel[0];
 }
 
 static struct recipe_shape shape_of(const struct problem *p)
@@ -163,9 +104,63 @@ static struct traffic traffic_rows(const struct spec *spec, enum pass pass)
 	return (struct traffic){.outer = 2 * both, .inner = both + 2 * statistic};
 }
 
-void candidate_cost(struct candidate *c, const struct spec *spec, const struct visits *visits, const struct plan *plan,
+static double dim_size(const struct input_dim *dim, const struct problem *p, const struct program *program)
+{
+	switch (dim->kind) {
+	case DIM_BATCH: return (double)p->batch;
+	case DIM_HEADS: return (double)p->heads_q;
+	case DIM_HEADS_KV: return (double)p->heads_kv;
+	case DIM_SEQ_Q: return (double)p->seqlen_q;
+	case DIM_SEQ_K: return (double)p->seqlen_k;
+	case DIM_BLOCKS_Q: return program->block_q ? ceil_div((double)p->seqlen_q, program->block_q) : 1;
+	case DIM_BLOCKS_K: return program->block_k ? ceil_div((double)p->seqlen_k, program->block_k) : 1;
+	default: return (double)dim->size;
+	}
+}
+
+/* What inputs with a value for each cell or diagonal move: for each visited tile between L2 and an SM, and from memory in
+ * all. The others are small. */
+struct input_traffic {
+	double tile_bytes, hbm_bytes;
+};
+
+static struct input_traffic input_traffic(const struct candidate *c, const struct spec *spec,
+                                          const struct program *program, const struct problem *problem)
+{
+	static const int bytes[INPUT_DTYPE_COUNT] = {
+		[INPUT_F32] = 4, [INPUT_FP16] = 2, [INPUT_BF16] = 2, [INPUT_I32] = 4, [INPUT_U8] = 1};
+	struct input_traffic sum = {0, 0};
+	for (int i = 0; i < program->access_count; i++) {
+		const struct access *a = &program->access[i];
+		const struct input *input = &spec->input[a->input];
+		double elements = 1;
+		if (a->place == AT_DIAG)
+			sum.tile_bytes += (double)(c->tile_m + c->tile_n) * bytes[input->dtype];
+		if (a->place != AT_CELL)
+			continue;
+		sum.tile_bytes += (double)c->tile_m * c->tile_n * bytes[input->dtype];
+		for (int d = 0; d < input->dims; d++)
+			elements *= dim_size(&input->dim[d], problem, program);
+		sum.hbm_bytes += elements * c->visited * bytes[input->dtype];
+	}
+	return sum;
+}
+
+/* -1: the grid of some kernel is too large. */
+static int64_t ctas_count(const struct recipe *recipe, const struct recipe_kernel *main,
+                          const struct recipe_shape *shape)
+{
+	for (int i = 0; i < recipe->kernel_count; i++)
+		if (recipe_grid_size(&recipe->kernel[i], shape) < 0)
+			return -1;
+	return recipe_grid_size(main, shape);
+}
+
+void candidate_cost(struct candidate *c, const struct template_model *model, const struct spec *spec,
+                    const struct program *program, const struct visits *visits, const struct plan *plan,
                     const struct recipe *recipe)
 {
+	const struct recipe_kernel *main = main_kernel(recipe, model->main);
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem);
@@ -179,7 +174,7 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 	double clocks[COST_COUNT];
 	memcpy(clocks, c->cost_us, sizeof clocks);
 
-	c->ctas = recipe_grid_size(main_kernel(recipe), &shape);
+	c->ctas = ctas_count(recipe, main, &shape);
 	const double ctas = (double)c->ctas;
 	c->waves = ctas / ((double)c->ctas_sm * device->sms);
 	c->visited = all_cells > 0 ? visits->cells / all_cells : 0;
@@ -191,8 +186,7 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 
 	/* Traffic between the SMs and L2: every CTA loads its own side once, and streams what it visits. */
 	const struct traffic row = traffic_rows(spec, plan->pass);
-	const double outer_heads =
-		walk.keys_inside || main_kernel(recipe)->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
+	const double outer_heads = walk.keys_inside || main->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
 	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
 	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
 	double accum_row = 0, side_bytes = 0;
@@ -208,7 +202,9 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
 		side_bytes +=
 			heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
-	c->l2_bytes = outer_bytes + tiles * walk.inner_tile * (row.inner + accum_row) + side_bytes;
+	const struct input_traffic inputs = input_traffic(c, spec, program, problem);
+	c->l2_bytes =
+		outer_bytes + tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes;
 
 	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for
 	 * every wave of CTAs that passes over it. */
@@ -221,14 +217,17 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 	double passes = fits ? 1 : ceil_div(ctas_inner, resident) * c->visited;
 	passes = passes > 1 ? passes : 1;
 	const double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
-	c->hbm_bytes = main_bytes + side_bytes;
+	c->hbm_bytes = main_bytes + side_bytes + inputs.hbm_bytes;
 
 	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
 	const double per_sm = ctas / device->sms;
 	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
 	const double busy_sms = ctas < device->sms ? ctas : device->sms;
-	clocks[COST_ALU] +=
-		tiles > 0 ? visits->partial / visits->tiles * tile_cells * PARTIAL_OPS / device->alu_clk : 0;
+	const struct cell_cost test = residual_cost(program);
+	const double partial_cells = tiles > 0 ? visits->partial / visits->tiles * tile_cells : 0;
+	clocks[COST_ALU] += partial_cells * (PARTIAL_OPS + test.alu) / device->alu_clk;
+	clocks[COST_EXP] += partial_cells * test.exp / device->exp_clk;
+	clocks[COST_SMEM] += partial_cells * test.smem / 128;
 	const bool narrow = problem->align < 16;
 	if (narrow)
 		clocks[COST_ALU] +=
@@ -259,6 +258,8 @@ void candidate_cost(struct candidate *c, const struct spec *spec, const struct v
 		main_us = c->cost_us[COST_HBM] - side_us;
 		c->bound_by = COST_HBM;
 	}
+	if (plan->pass == PASS_BACKWARD && program->grads)
+		main_us += grad_share * on_chip;
 	int launches = recipe->kernel_count;
 	for (int i = 0; i < recipe->piece_count; i++)
 		launches += recipe->piece[i].zeroed;
@@ -303,13 +304,6 @@ void candidate_cost_naive(struct candidate *c, const struct spec *spec, const st
 	for (int i = 0; i < COST_COUNT; i++)
 		if (c->cost_us[i] > c->cost_us[c->bound_by])
 			c->bound_by = i;
-}
-
-double visible_cells(const struct program *program, const struct problem *problem)
-{
-	/* The visible keys of single rows: tiles of one row and one key. */
-	const struct walk walk = {problem->seqlen_q, problem->seqlen_k, 1, 1, true};
-	return walk_count(&walk, program).cells * (double)problem->heads_q * (double)problem->batch;
 }
 
 /* Standard attention keeps a float32 score matrix in memory. Forward: written, read and written by the softmax, read

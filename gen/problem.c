@@ -5,9 +5,6 @@
 
 #include "gen/gen.h"
 
-/* Lengths and counts travel as int in the launch ABI. */
-#define COUNT_MAX INT32_MAX
-
 static const struct field {
 	const char *tag, *what;
 	size_t offset;
@@ -38,9 +35,9 @@ int problem_check(const struct problem *problem, int kv_group, struct diag *diag
 	int errors = 0;
 	for (int i = 0; i < FIELDS; i++) {
 		const int64_t value = field_get(problem, i);
-		if (value < fields[i].least || value > COUNT_MAX) {
-			diag_fail(diag, "%s is %" PRId64 "; it must lie between %" PRId64 " and %d.", fields[i].what,
-			          value, fields[i].least, COUNT_MAX);
+		if (value < fields[i].least || value > LENGTH_MAX) {
+			diag_fail(diag, "%s is %" PRId64 "; it must lie between %" PRId64 " and %d (2^30).",
+			          fields[i].what, value, fields[i].least, LENGTH_MAX);
 			errors++;
 		}
 	}
@@ -91,7 +88,7 @@ static int number_parse(int64_t *value, const char **at, const char *tag)
 		return -1;
 	int64_t n = 0;
 	for (p += len; *p >= '0' && *p <= '9'; p++) {
-		if (n > COUNT_MAX)
+		if (n > LENGTH_MAX)
 			return -1;
 		n = 10 * n + (*p - '0');
 	}
@@ -122,6 +119,6 @@ wrong:
 	return diag_fail(diag,
 	                 "'%.80s' is not a problem: at '%.20s'. A problem is spelled like 'b4 hq32 hkv8 sq4096 sk4096 "
 	                 "align16', numbers "
-	                 "up to %d.",
-	                 text, at, COUNT_MAX);
+	                 "up to %d (2^30).",
+	                 text, at, LENGTH_MAX);
 }

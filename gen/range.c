@@ -1,4 +1,4 @@
-/* range: the bounds of a program projected on one axis.
+/* range: the bounds of a run projected on one axis.
  *
  * A bound relates a row and a key. For the keys seen from a tile of rows, the row is eliminated: a bound that grows with
  * the row is taken together with each one that shrinks with it (the tile's own ends, first <= q <= last, are two more
@@ -47,13 +47,13 @@ struct half {
 	struct need rest;
 };
 
-static void reach_make(struct reach *r, const struct program *p, bool tile_is_rows)
+static void reach_make(struct reach *r, const struct run *run, bool tile_is_rows)
 {
 	struct half half[BOUNDS_MAX + 2];
 	int count = 0;
 	r->visible.count = r->full.count = 0;
-	for (int i = 0; i < p->bound_count; i++) {
-		const struct bound *b = &p->bound[i];
+	for (int i = 0; i < run->count; i++) {
+		const struct bound *b = &run->bound[i];
 		const int tile = tile_is_rows ? b->q : b->k, position = tile_is_rows ? b->k : b->q;
 		half[count++] = (struct half){tile, {position, 0, 0, b->sq, b->sk, b->constant}};
 		struct need worst = half[count - 1].rest;
@@ -81,8 +81,8 @@ static void reach_make(struct reach *r, const struct program *p, bool tile_is_ro
 	}
 }
 
-void reach_keys(struct reach *r, const struct program *p) { reach_make(r, p, true); }
-void reach_rows(struct reach *r, const struct program *p) { reach_make(r, p, false); }
+void reach_keys(struct reach *r, const struct run *run) { reach_make(r, run, true); }
+void reach_rows(struct reach *r, const struct run *run) { reach_make(r, run, false); }
 
 /* Narrows [*begin, *end) to what `list` admits. */
 static void needs_apply(int64_t *begin, int64_t *end, const struct needs *list, int64_t first, int64_t last, int64_t sq,
@@ -105,36 +105,39 @@ static void needs_apply(int64_t *begin, int64_t *end, const struct needs *list, 
 	}
 }
 
-static struct range reach_range(const struct reach *r, const struct program *p, int64_t sq, int64_t sk, int64_t first,
-                                int64_t last, int64_t len)
+struct range reach_range(const struct reach *r, int64_t sq, int64_t sk, int64_t first, int64_t last, int64_t len)
 {
 	struct range range = {0, len, 0, len};
-	if (first > last || expr_is_const(&p->pool, p->residual, false))
-		return (struct range){0, 0, 0, 0};
 	needs_apply(&range.begin, &range.end, &r->visible, first, last, sq, sk);
 	if (range.begin >= range.end)
 		return (struct range){0, 0, 0, 0};
-	if (expr_is_const(&p->pool, p->residual, true))
-		needs_apply(&range.full_begin, &range.full_end, &r->full, first, last, sq, sk);
-	else
-		range.full_end = 0;
+	needs_apply(&range.full_begin, &range.full_end, &r->full, first, last, sq, sk);
 	if (range.full_begin >= range.full_end)
 		range.full_begin = range.full_end = range.begin;
 	return range;
 }
 
-struct range program_key_range(const struct program *p, int64_t sq, int64_t sk, int64_t q0, int64_t q1)
+static struct range tile_range(const struct reach *r, const struct program *p, int64_t sq, int64_t sk, int64_t from,
+                               int64_t to, int64_t tile_len, int64_t len)
 {
-	struct reach r;
-	reach_keys(&r, p);
-	return reach_range(&r, p, sq, sk, q0 < 0 ? 0 : q0, (q1 < sq ? q1 : sq) - 1, sk);
+	const int64_t first = from < 0 ? 0 : from, last = (to < tile_len ? to : tile_len) - 1;
+	if (first > last || expr_is_const(&p->pool, p->residual, false))
+		return (struct range){0, 0, 0, 0};
+	return reach_range(r, sq, sk, first, last, len);
 }
 
-struct range program_query_range(const struct program *p, int64_t sq, int64_t sk, int64_t k0, int64_t k1)
+struct range program_key_range(const struct program *p, int run, int64_t sq, int64_t sk, int64_t q0, int64_t q1)
 {
 	struct reach r;
-	reach_rows(&r, p);
-	struct range range = reach_range(&r, p, sq, sk, k0 < 0 ? 0 : k0, (k1 < sk ? k1 : sk) - 1, sq);
+	reach_keys(&r, &p->run[run]);
+	return tile_range(&r, p, sq, sk, q0, q1, sq, sk);
+}
+
+struct range program_query_range(const struct program *p, int run, int64_t sq, int64_t sk, int64_t k0, int64_t k1)
+{
+	struct reach r;
+	reach_rows(&r, &p->run[run]);
+	struct range range = tile_range(&r, p, sq, sk, k0, k1, sk, sq);
 	if (k1 > sk)
 		range.full_begin = range.full_end = range.begin;
 	return range;

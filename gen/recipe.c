@@ -5,8 +5,9 @@
 
 #include "gen/recipe.h"
 
-static const char *const grid_names[GRID_COUNT] = {"query_tiles", "key_tiles", "key_tiles_q", "scores"};
-static const char *const size_names[SIZE_COUNT] = {"rows", "rows_qk", "scores"};
+static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
+                                                   "scores"};
+static const char *const size_names[SIZE_COUNT] = {"rows", "rows_qk", "scores", "tiles_q", "tiles_k", "blocks"};
 
 void recipe_print(struct text *text, const struct recipe *recipe)
 {
@@ -110,7 +111,7 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	k.threads = line_number(line, "threads", 1, 1024);
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
 	if (recipe->kernel_count == RECIPE_KERNELS_MAX)
-		line->wrong = "at most 8 kernels";
+		line->wrong = "at most 12 kernels";
 	else
 		recipe->kernel[recipe->kernel_count++] = k;
 }
@@ -188,7 +189,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		      tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
-	case GRID_QUERY_TILES: tiles = tiles_q; break;
+	case GRID_QUERY_TILES:
+	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
 	case GRID_KEY_TILES:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
@@ -202,7 +204,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	default: return -1;
 	}
 	if (tiles == 0 || heads == 0 || shape->batch == 0)
-		return 0;
+		return kernel->grid == GRID_QUERY_TILES_1;
 	if (__builtin_mul_overflow(tiles, heads, &size) || __builtin_mul_overflow(size, shape->batch, &size) ||
 	    size > INT32_MAX)
 		return -1;
@@ -213,7 +215,7 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 {
 	if (shape_negative(shape) || piece->tile < 0 || piece->unit < 0)
 		return -1;
-	int64_t rows = shape->seqlen_q, per_row;
+	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4;
 	switch (piece->size) {
 	case SIZE_ROWS:
 	case SIZE_ROWS_QK:
@@ -222,11 +224,23 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 		per_row = piece->size == SIZE_ROWS ? 1 : piece->unit;
 		break;
 	case SIZE_SCORES: per_row = shape->seqlen_k; break;
+	case SIZE_TILES_Q:
+	case SIZE_TILES_K:
+		if (piece->tile < 1)
+			return -1;
+		rows = tiles_of(piece->size == SIZE_TILES_Q ? shape->seqlen_q : shape->seqlen_k, piece->tile);
+		break;
+	case SIZE_BLOCKS:
+		if (piece->tile < 1 || piece->unit < 1)
+			return -1;
+		rows = tiles_of(shape->seqlen_q, piece->tile);
+		per_row = tiles_of(shape->seqlen_k, piece->unit);
+		bytes = 1;
+		break;
 	case SIZE_COUNT:
 	default: return -1;
 	}
 	const int64_t factors[] = {rows, per_row, shape->batch, shape->heads_q};
-	int64_t bytes = 4;
 	for (int i = 0; i < 4; i++)
 		if (factors[i] == 0)
 			return 0;

@@ -8,10 +8,11 @@
 #include "gen/diag.h"
 #include "gen/text.h"
 
-enum { RECIPE_KERNELS_MAX = 8, RECIPE_PIECES_MAX = 8, RECIPE_NAME_MAX = 32 };
+enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_NAME_MAX = 32 };
 
 enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid */
 	GRID_QUERY_TILES,    /* ceil(seqlen_q / tile) * heads_q * batch */
+	GRID_QUERY_TILES_1,  /* the same, but at least 1: there is work without a query too */
 	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch */
@@ -30,14 +31,17 @@ enum recipe_size { /* bytes of a workspace piece */
 	SIZE_ROWS,        /* 4 * batch * heads_q * round_up(seqlen_q, tile): one float per query row */
 	SIZE_ROWS_QK,     /* SIZE_ROWS * unit: `unit` floats per query row */
 	SIZE_SCORES,      /* 4 * batch * heads_q * seqlen_q * seqlen_k */
+	SIZE_TILES_Q,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * unit: `unit` words per query tile */
+	SIZE_TILES_K,     /* the same per key tile */
+	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block */
 	SIZE_COUNT
 };
 
 struct recipe_piece {
 	char name[RECIPE_NAME_MAX];  /* field of struct fagen_abi that receives its address */
 	enum recipe_size size;
-	int tile;                    /* rows are rounded up to a multiple of this */
-	int unit;                    /* floats per row, for SIZE_ROWS_QK */
+	int tile;                    /* rows are rounded up to a multiple of this, or of a tile or block */
+	int unit;                    /* floats per row, words per tile, or keys of a block */
 	int zeroed;                  /* 1: the runtime clears it on the stream before the first kernel */
 };
 

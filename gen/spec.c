@@ -1,5 +1,6 @@
 /* spec: the keys of a file, one by one: which it has, which stand at their default, which it does not know. */
-#include "gen/spec_key.h"
+#include "gen/spec_input.h"
+#include "gen/spec_term.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -17,13 +18,18 @@ static void key_hint(struct text *t, const char *word)
 {
 	const char *names[KEY_COUNT];
 	for (int i = 0; i < preset_count; i++) {
-		const char *param = preset_table[i].params[0];
-		if (strcmp(word, preset_table[i].name))
+		const struct preset *p = &preset_table[i];
+		if (strcmp(word, p->name))
 			continue;
-		if (param)
-			text_addf(t, "; a mask is written 'mask: {%s: {%s: ...}}'", word, param);
+		text_addf(t, "; a %s is written '%s", preset_kind_names[p->kind],
+		          p->kind == PRESET_MASK    ? "mask: "
+		          : p->kind == PRESET_SCORE ? "score: "
+		                                    : "blocks: {size: 64, keep: ");
+		if (preset_is_word(p))
+			text_puts(t, p->name);
 		else
-			text_addf(t, "; a mask is written 'mask: %s'", word);
+			text_addf(t, "{%s: {%s: ...}}", p->name, p->param[0].name);
+		text_puts(t, p->kind == PRESET_BLOCKS ? "}'" : "'");
 		return;
 	}
 	for (int i = 0; i < KEY_COUNT; i++) {
@@ -136,17 +142,16 @@ int spec_parse(struct spec *spec, const char *yaml, size_t len, const char *file
 	struct reading r = {.spec = &made, .file = file, .diag = d};
 	yaml_skip_mark(&yaml, &len);
 	d->file = file;
-	d->source = yaml;
-	d->source_len = len;
+	d->source.len = 0;
+	text_add(&d->source, yaml, len);
 	if (!yaml_tree_read(&tree, yaml, len, d) && !root_check(&tree, d)) {
 		keys_find(&r, &tree, yaml_at(&tree, tree.root));
 		keys_default(&r, &defaults);
 		keys_read(&r);
+		inputs_finish(&r);
 	}
 	yaml_tree_free(&tree);
 	yaml_tree_free(&defaults);
-	d->source = NULL;
-	d->source_len = 0;
 	if (d->errors > errors)
 		return -1;
 	memcpy(spec, &made, sizeof made);

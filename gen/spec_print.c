@@ -1,10 +1,9 @@
 /* A spec as YAML with every key written out, and the starter made of it. */
-#include "gen/spec_key.h"
+#include "gen/spec_term.h"
 
 #include <math.h>
 
-/* The shortest decimal that reads back as the same double. */
-static void real_print(struct text *t, double value)
+void real_print(struct text *t, double value)
 {
 	for (int digits = 6; digits <= 17; digits++) {
 		struct text attempt = {0};
@@ -47,38 +46,19 @@ void print_head_dim(struct text *t, const struct spec *s)
 
 void print_dtype(struct text *t, const struct spec *s) { text_puts(t, dtype_words[s->dtype]); }
 
-static void mask_term_print(struct text *t, const struct mask_term *term)
+static void term_or_none_print(struct text *t, const struct spec *s, int term)
 {
-	const struct preset *preset = &preset_table[term->preset];
-	if (!preset->params[0]) {
-		text_puts(t, preset->name);
-		return;
-	}
-	text_addf(t, "{%s: {", preset->name);
-	for (int p = 0; p < SPEC_ARGS_MAX && preset->params[p]; p++) {
-		text_addf(t, "%s%s: ", p ? ", " : "", preset->params[p]);
-		if (term->arg[p] == SPEC_UNBOUNDED)
-			text_puts(t, "unbounded");
-		else
-			text_addf(t, "%lld", (long long)term->arg[p]);
-	}
-	text_puts(t, "}}");
+	if (term < 0)
+		text_puts(t, "none");
+	else
+		term_print(t, s, term);
 }
 
-void print_mask(struct text *t, const struct spec *s)
-{
-	if (s->mask_count == 0)
-		text_puts(t, "none");
-	else if (s->mask_count == 1)
-		mask_term_print(t, &s->mask[0]);
-	else {
-		for (int i = 0; i < s->mask_count; i++) {
-			text_puts(t, i ? ", " : "{all: [");
-			mask_term_print(t, &s->mask[i]);
-		}
-		text_puts(t, "]}");
-	}
-}
+void print_mask(struct text *t, const struct spec *s) { term_or_none_print(t, s, s->mask); }
+
+void print_score(struct text *t, const struct spec *s) { term_or_none_print(t, s, s->score); }
+
+void print_sink(struct text *t, const struct spec *s) { text_puts(t, s->sink ? "true" : "false"); }
 
 void print_dropout(struct text *t, const struct spec *s) { real_print(t, s->dropout); }
 
@@ -186,7 +166,10 @@ void spec_starter(struct text *t)
 		for (int k = 0; k < KEY_COUNT; k++) {
 			struct text want = {0};
 			shape_describe(&want, key_table[k].shape);
-			text_addf(t, "\n# %s\n# %s\n%s: ", key_table[k].doc, text_str(&want), key_table[k].name);
+			text_puts(t, "\n");
+			lines_add(t, "# ", key_table[k].doc);
+			lines_add(t, "# ", text_str(&want));
+			text_addf(t, "%s: ", key_table[k].name);
 			key_table[k].print(t, &s);
 			text_puts(t, "\n");
 			text_free(&want);

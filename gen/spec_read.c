@@ -1,11 +1,11 @@
 /* From a node of the right shape to the field of struct spec, and the rules between keys. A rule is checked by the
  * later of its keys, and only when the others are good. */
-#include "gen/spec_key.h"
+#include "gen/spec_term.h"
 
 #include <math.h>
 #include <string.h>
 
-static int64_t whole_of(const struct yaml_tree *t, const struct yaml_node *n)
+int64_t whole_of(const struct yaml_tree *t, const struct yaml_node *n)
 {
 	struct number number;
 	number_read(&number, yaml_text(t, n));
@@ -89,43 +89,23 @@ int read_dtype(struct reading *r)
 	return 0;
 }
 
-/* One mask: a word, or {preset: {parameter: value}}. */
-static int mask_term_read(struct mask_term *term, const struct reading *r, const struct yaml_node *n)
+static int key_term_read(int *term, struct reading *r, enum spec_key k)
 {
-	const struct yaml_tree *t = r->tree[KEY_mask];
-	const struct yaml_node *name = n->kind == YAML_MAP ? yaml_child(t, n) : n;
-	const struct yaml_node *args = n->kind == YAML_MAP ? yaml_next(t, name) : NULL;
-	const struct preset *preset = preset_table;
-	while (!yaml_is(t, name, preset->name))
-		preset++;
-	term->preset = (int)(preset - preset_table);
-	if (args && args->child < 0)
-		return diag_at(r->diag, args->place,
-		               "mask.%s: without %s%s%s it hides nothing; give a bound, or leave the mask out",
-		               preset->name, preset->params[0], preset->params[1] ? " and " : "",
-		               preset->params[1] ? preset->params[1] : "");
-	for (int p = 0; p < SPEC_ARGS_MAX && preset->params[p]; p++) {
-		const struct yaml_node *value = yaml_get(t, args, preset->params[p]);
-		term->arg[p] = !value || yaml_is(t, value, "unbounded") ? SPEC_UNBOUNDED : whole_of(t, value);
-	}
-	return 0;
+	*term = -1;
+	if (yaml_is(r->tree[k], r->node[k], "none"))
+		return 0;
+	*term = term_read(r, r->tree[k], r->node[k]);
+	return *term < 0 ? -1 : 0;
 }
 
-int read_mask(struct reading *r)
+int read_mask(struct reading *r) { return key_term_read(&r->spec->mask, r, KEY_mask); }
+
+int read_score(struct reading *r) { return key_term_read(&r->spec->score, r, KEY_score); }
+
+int read_sink(struct reading *r)
 {
-	const struct yaml_tree *t = r->tree[KEY_mask];
-	const struct yaml_node *n = r->node[KEY_mask], *all = yaml_get(t, n, "all");
-	struct spec *s = r->spec;
-	int result = 0;
-	if (yaml_is(t, n, "none"))
-		return 0;
-	if (!all) {
-		s->mask_count = 1;
-		return mask_term_read(&s->mask[0], r, n);
-	}
-	for (const struct yaml_node *term = yaml_child(t, all); term; term = yaml_next(t, term))
-		result |= mask_term_read(&s->mask[s->mask_count++], r, term);
-	return result;
+	r->spec->sink = yaml_is(r->tree[KEY_sink], r->node[KEY_sink], "true");
+	return 0;
 }
 
 int read_dropout(struct reading *r)

@@ -3,12 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/gen.h"
+#include "gen/spec_input.h"
+#include "gen/spec_term.h"
 
-enum { NAMES_MAX = 64 };
-
-/* Every word, field or preset that a value of the shape may begin with: what a misspelt word is compared with. */
-static int names_of(const char *names[NAMES_MAX], int count, const struct shape *s, enum yaml_kind as)
+int names_of(const char *names[NAMES_MAX], int count, const struct shape *s, enum yaml_kind as)
 {
 	switch (s->kind) {
 	case SHAPE_WORD:
@@ -21,12 +19,7 @@ static int names_of(const char *names[NAMES_MAX], int count, const struct shape 
 			for (int i = 0; i < s->field_count && count < NAMES_MAX; i++)
 				names[count++] = s->field[i].name;
 		break;
-	case SHAPE_PRESET:
-		if (as == YAML_MAP)
-			for (int i = 0; i < preset_count && count < NAMES_MAX; i++)
-				if (preset_table[i].params[0])
-					names[count++] = preset_table[i].name;
-		break;
+	case SHAPE_TERM: count = term_names(names, count, s, as); break;
 	case SHAPE_LIST:
 		if (as == YAML_SCALAR)
 			count = names_of(names, count, s->of, as);
@@ -37,7 +30,10 @@ static int names_of(const char *names[NAMES_MAX], int count, const struct shape 
 		break;
 	case SHAPE_WHOLE:
 	case SHAPE_REAL:
-	case SHAPE_NAME: break;
+	case SHAPE_NAME:
+	case SHAPE_TEXT:
+	case SHAPE_INPUTS:
+	case SHAPE_EXPRESSION: break;
 	}
 	return count;
 }
@@ -66,17 +62,7 @@ bool shape_has_field(const struct shape *s, const char *name)
 	return false;
 }
 
-struct check {
-	const struct yaml_tree *tree;
-	struct diag *diag;
-	const char *path;
-	const struct shape *whole; /* what messages say is accepted: the outermost alternative */
-};
-
-static bool check_node(const struct check *, const struct shape *, const struct yaml_node *);
-
-/* "path: <found>; want <shape>", and the nearest name. Always false. */
-static bool refuse(const struct check *c, const struct yaml_node *n, const char *found, const char *hint)
+bool refuse(const struct check *c, const struct yaml_node *n, const char *found, const char *hint)
 {
 	struct text want = {0};
 	shape_describe(&want, c->whole);
@@ -85,7 +71,7 @@ static bool refuse(const struct check *c, const struct yaml_node *n, const char 
 	return false;
 }
 
-static bool refuse_kind(const struct check *c, const struct yaml_node *n)
+bool refuse_kind(const struct check *c, const struct yaml_node *n)
 {
 	struct text found = {0};
 	if (n->kind == YAML_LIST)
@@ -111,7 +97,7 @@ static bool refuse_bare(const struct check *c, const struct yaml_node *n)
 	return refuse(c, n, found, "");
 }
 
-static bool refuse_word(const struct check *c, const struct yaml_node *n)
+bool refuse_word(const struct check *c, const struct yaml_node *n)
 {
 	const char *names[NAMES_MAX];
 	const int count = names_of(names, 0, c->whole, YAML_SCALAR);
@@ -245,7 +231,7 @@ static bool check_list(const struct check *c, const struct shape *s, const struc
 	if (n->kind != YAML_LIST)
 		return refuse_kind(c, n);
 	if (n->child < 0)
-		return refuse(c, n, "the list is empty", "");
+		return s->empty || refuse(c, n, "the list is empty", "");
 	struct check item_check = *c;
 	item_check.whole = s->of;
 	bool good = true, complete = !s->must;
@@ -278,8 +264,7 @@ static bool check_list(const struct check *c, const struct shape *s, const struc
 	return good;
 }
 
-/* Reports a key that the map does not have. */
-static void refuse_key(const struct check *c, const struct yaml_node *key, const char *const *names, int count)
+static bool refuse_name(const struct check *c, const struct yaml_node *key, const char *const *names, int count)
 {
 	struct text quoted = {0}, hint = {0};
 	text_quote(&quoted, yaml_text(c->tree, key), key->len);
@@ -289,10 +274,16 @@ static void refuse_key(const struct check *c, const struct yaml_node *key, const
 	diag_at(c->diag, key->place, "%s: unknown key %s%s", c->path, text_str(&quoted), text_str(&hint));
 	text_free(&quoted);
 	text_free(&hint);
+	return false;
 }
 
-/* The pairs of a map. */
-static bool check_pairs(const struct check *c, const struct shape_field *field, int fields, const struct yaml_node *n)
+bool refuse_key(const struct check *c, const struct yaml_node *key)
+{
+	const char *names[NAMES_MAX];
+	return refuse_name(c, key, names, names_of(names, 0, c->whole, YAML_MAP));
+}
+
+bool check_pairs(const struct check *c, const struct shape_field *field, int fields, const struct yaml_node *n)
 {
 	const char *names[NAMES_MAX];
 	const struct yaml_node *seen[NAMES_MAX] = {0};
@@ -309,11 +300,10 @@ static bool check_pairs(const struct check *c, const struct shape_field *field, 
 		while (i < fields && !yaml_is(c->tree, key, names[i]))
 			i++;
 		if (i == fields) {
-			refuse_key(c, key, names, fields);
-			good = false;
+			good = refuse_name(c, key, names, fields);
 			continue;
 		}
-		char path[96];
+		char path[PATH_MAX_BYTES];
 		snprintf(path, sizeof path, "%s.%s", c->path, names[i]);
 		if (seen[i]) {
 			diag_at(c->diag, key->place, "%s: written twice; it is at %d:%d already", path,
@@ -322,7 +312,7 @@ static bool check_pairs(const struct check *c, const struct shape_field *field, 
 			continue;
 		}
 		seen[i] = key;
-		const struct check value_check = {c->tree, c->diag, path, field[i].shape};
+		const struct check value_check = {c->tree, c->diag, path, field[i].shape, 0};
 		good = check_node(&value_check, field[i].shape, value) && good;
 	}
 	for (int i = 0; i < fields; i++) {
@@ -343,42 +333,46 @@ static bool check_map(const struct check *c, const struct shape *s, const struct
 	return check_pairs(c, s->field, s->field_count, n);
 }
 
-static bool check_preset(const struct check *c, const struct shape *s, const struct yaml_node *n)
+static bool check_inputs(const struct check *c, const struct shape *s, const struct yaml_node *n)
 {
 	if (n->kind != YAML_MAP)
 		return refuse_kind(c, n);
-	const struct yaml_node *key = yaml_child(c->tree, n);
-	if (!key)
+	if (n->child < 0)
 		return refuse(c, n, "the map is empty", "");
-	if (key->kind != YAML_SCALAR)
-		return false;
-	const struct yaml_node *value = yaml_next(c->tree, key), *second = yaml_next(c->tree, value);
-	int row = 0;
-	while (row < preset_count && !yaml_is(c->tree, key, preset_table[row].name))
-		row++;
-	if (row == preset_count) {
-		const char *names[NAMES_MAX];
-		refuse_key(c, key, names, names_of(names, 0, c->whole, YAML_MAP));
-		return false;
+	bool good = true;
+	for (const struct yaml_node *key = yaml_child(c->tree, n), *value; key; key = yaml_next(c->tree, value)) {
+		value = yaml_next(c->tree, key);
+		if (key->kind != YAML_SCALAR || !check_input_name(c, key)) {
+			good = false;
+			continue;
+		}
+		char path[PATH_MAX_BYTES];
+		snprintf(path, sizeof path, "%s.%s", c->path, yaml_text(c->tree, key));
+		const struct yaml_node *first = yaml_child(c->tree, n);
+		while (!yaml_is(c->tree, first, yaml_text(c->tree, key)))
+			first = yaml_next(c->tree, yaml_next(c->tree, first));
+		if (first != key) {
+			diag_at(c->diag, key->place, "%s: written twice; it is at %d:%d already", path,
+			        first->place.line, first->place.column);
+			good = false;
+			continue;
+		}
+		const struct check one = {c->tree, c->diag, path, s->of, 0};
+		good = check_node(&one, s->of, value) && good;
 	}
-	if (second) {
-		diag_at(c->diag, second->place, "%s: two masks in one map; write {all: [...]} with both in the list",
-		        c->path);
-		return false;
+	return good;
+}
+
+static bool check_text(const struct check *c, const struct shape *s, const struct yaml_node *n)
+{
+	if (n->kind != YAML_SCALAR || (!n->len && !n->quoted))
+		return refuse_kind(c, n);
+	bool good = (int64_t)n->len <= s->max && (int64_t)n->len >= s->min;
+	for (size_t i = 0; i < n->len; i++) {
+		const unsigned char byte = (unsigned char)yaml_text(c->tree, n)[i];
+		good = good && byte >= 0x20 && byte != 0x7F && (!s->only || strchr(s->only, byte));
 	}
-	char path[96];
-	struct shape_field field[SPEC_ARGS_MAX];
-	int fields = 0;
-	snprintf(path, sizeof path, "%s.%s", c->path, preset_table[row].name);
-	for (; fields < SPEC_ARGS_MAX && preset_table[row].params[fields]; fields++)
-		field[fields] = (struct shape_field){preset_table[row].params[fields], s->of, false, ""};
-	const struct check args = {c->tree, c->diag, path, c->whole};
-	if (!fields) {
-		diag_at(c->diag, key->place, "%s: %s takes no arguments; write the word alone", c->path,
-		        preset_table[row].name);
-		return false;
-	}
-	return value->kind != YAML_MAP ? refuse_kind(&args, value) : check_pairs(&args, field, fields, value);
+	return good || refuse_kind(c, n);
 }
 
 /* Could the node be meant as one of this shape? Decides which alternative reports the faults. */
@@ -397,7 +391,10 @@ static bool shape_fits(const struct shape *s, const struct yaml_tree *t, const s
 			if (yaml_get(t, n, s->field[i].name))
 				return true;
 		return false;
-	case SHAPE_PRESET: return n->kind == YAML_MAP;
+	case SHAPE_TEXT: return n->kind == YAML_SCALAR;
+	case SHAPE_INPUTS: return n->kind == YAML_MAP;
+	case SHAPE_TERM: return true;
+	case SHAPE_EXPRESSION: return n->kind == YAML_SCALAR && argument_is_expression(t, n);
 	case SHAPE_EITHER: return shape_fits(s->first, t, n) || shape_fits(s->second, t, n);
 	}
 	return false;
@@ -411,24 +408,23 @@ static bool has_number(const struct shape *s)
 
 static bool check_either(const struct check *c, const struct shape *s, const struct yaml_node *n)
 {
+	/* A number fits any scalar, an expression only what is no number. */
+	if (s->second->kind == SHAPE_EXPRESSION && shape_fits(s->second, c->tree, n))
+		return check_node(c, s->second, n);
 	if (shape_fits(s->first, c->tree, n))
 		return check_node(c, s->first, n);
 	if (shape_fits(s->second, c->tree, n))
 		return check_node(c, s->second, n);
 	if (n->kind == YAML_SCALAR && !has_number(c->whole))
 		return refuse_word(c, n);
-	if (n->kind == YAML_MAP && n->child >= 0 && yaml_child(c->tree, n)->kind == YAML_SCALAR) {
-		const char *names[NAMES_MAX];
-		const int count = names_of(names, 0, c->whole, YAML_MAP);
-		if (count) {
-			refuse_key(c, yaml_child(c->tree, n), names, count);
-			return false;
-		}
-	}
+	const char *names[NAMES_MAX];
+	if (n->kind == YAML_MAP && n->child >= 0 && yaml_child(c->tree, n)->kind == YAML_SCALAR &&
+	    names_of(names, 0, c->whole, YAML_MAP))
+		return refuse_key(c, yaml_child(c->tree, n));
 	return refuse_kind(c, n);
 }
 
-static bool check_node(const struct check *c, const struct shape *s, const struct yaml_node *n)
+bool check_node(const struct check *c, const struct shape *s, const struct yaml_node *n)
 {
 	if (n->kind == YAML_REFUSED)
 		return false;
@@ -439,7 +435,10 @@ static bool check_node(const struct check *c, const struct shape *s, const struc
 	case SHAPE_NAME: return check_name(c, n);
 	case SHAPE_LIST: return check_list(c, s, n);
 	case SHAPE_MAP: return check_map(c, s, n);
-	case SHAPE_PRESET: return check_preset(c, s, n);
+	case SHAPE_TEXT: return check_text(c, s, n);
+	case SHAPE_INPUTS: return check_inputs(c, s, n);
+	case SHAPE_TERM: return check_term(c, s, n);
+	case SHAPE_EXPRESSION: return check_expression(c, n);
 	case SHAPE_EITHER: return check_either(c, s, n);
 	}
 	return false;
@@ -448,6 +447,6 @@ static bool check_node(const struct check *c, const struct shape *s, const struc
 bool shape_check(const struct shape *s, const struct yaml_tree *t, const struct yaml_node *n, const char *path,
                  struct diag *d)
 {
-	const struct check c = {t, d, path, s};
+	const struct check c = {t, d, path, s, 0};
 	return check_node(&c, s, n);
 }

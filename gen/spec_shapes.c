@@ -3,11 +3,9 @@
 #include <string.h>
 
 #include "gen/spec_key.h"
+#include "gen/spec_term.h"
 
-enum {
-	POSITION_MAX = 2147483647, /* positions are 32-bit on the device */
-	BATCH_MAX = 1 << 20
-};
+enum { BATCH_MAX = 1 << 20 };
 
 const char *const dtype_words[] = {[DTYPE_FP16] = "fp16", [DTYPE_BF16] = "bf16", NULL};
 const char *const pass_names[PASS_COUNT + 1] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward", NULL};
@@ -26,16 +24,20 @@ static const char *pass_word(int i) { return pass_names[i]; }
 static const char *output_word(int i) { return output_words[i]; }
 static const char *target_word(int i) { return i < TARGET_COUNT ? target_table[i].name : NULL; }
 
-/* The i-th mask that is written as a word. */
-static const char *preset_word(int i)
-{
-	for (int row = 0; row < preset_count; row++)
-		if (!preset_table[row].params[0] && i-- == 0)
-			return preset_table[row].name;
-	return NULL;
-}
+const char *const input_dtype_names[INPUT_DTYPE_COUNT + 1] = {
+	[INPUT_F32] = "f32", [INPUT_FP16] = "fp16", [INPUT_BF16] = "bf16", [INPUT_I32] = "i32", [INPUT_U8] = "u8", NULL,
+};
+const char *const dim_names[DIM_KIND_COUNT] = {
+	[DIM_CONST] = "",      [DIM_BATCH] = "batch", [DIM_HEADS] = "heads",       [DIM_HEADS_KV] = "heads_kv",
+	[DIM_SEQ_Q] = "seq_q", [DIM_SEQ_K] = "seq_k", [DIM_BLOCKS_Q] = "blocks_q", [DIM_BLOCKS_K] = "blocks_k",
+};
+const char *const block_source_words[] = {"bitmap", "lists", NULL};
 
-static const char *mask_word(int i) { return i == 0 ? "none" : preset_word(i - 1); }
+static const char *input_dtype_word(int i) { return input_dtype_names[i]; }
+static const char *dim_word(int i) { return i + 1 < DIM_KIND_COUNT ? dim_names[i + 1] : NULL; }
+static const char *block_source_word(int i) { return block_source_words[i]; }
+static const char *none_word(int i) { return i == 0 ? "none" : NULL; }
+static const char *truth_word(int i) { return i == 0 ? "true" : i == 1 ? "false" : NULL; }
 static const char *auto_word(int i) { return i == 0 ? "auto" : NULL; }
 static const char *all_word(int i) { return i == 0 ? "all" : NULL; }
 static const char *any_word(int i) { return i == 0 ? "any" : NULL; }
@@ -79,23 +81,77 @@ const struct shape shape_head_dim = EITHER(&width, &widths);
 
 const struct shape shape_dtype = WORD(dtype_word);
 
+/* Within what float32 holds with room for the logits. */
+static const struct shape scale = {.kind = SHAPE_REAL, .low = 1e-30, .high = 1e30};
+
 static const struct shape word_unbounded = WORD(unbounded_word);
-static const struct shape distance = WHOLE(0, POSITION_MAX, 1);
-static const struct shape argument = EITHER(&word_unbounded, &distance);
-static const struct shape preset_bare = WORD(preset_word);
-static const struct shape preset_call = {.kind = SHAPE_PRESET, .of = &argument};
-static const struct shape mask_term = EITHER(&preset_bare, &preset_call);
-static const struct shape mask_terms = LIST(&mask_term, SPEC_MASKS_MAX);
-static const struct shape_field mask_fields[] = {{"all", &mask_terms, true, "masks that must all allow a key"}};
-static const struct shape mask_bare = WORD(mask_word);
-static const struct shape mask_all = MAP(mask_fields);
-static const struct shape mask_map = EITHER(&mask_all, &preset_call);
-const struct shape shape_mask = EITHER(&mask_bare, &mask_map);
+static const struct shape expression = {.kind = SHAPE_EXPRESSION};
+
+const struct shape *param_shape(struct param_shape *made, const struct preset_param *p)
+{
+	made->number = p->real ? (struct shape){.kind = SHAPE_REAL, .low = p->low, .high = p->high}
+	                       : (struct shape)WHOLE((int64_t)p->low, (int64_t)p->high, 1);
+	made->written = (struct shape)EITHER(&made->number, &expression);
+	made->unbounded = (struct shape)EITHER(&word_unbounded, &made->written);
+	return param_unbounded(p) ? &made->unbounded : &made->written;
+}
+
+#define TERM(preset_kind, top, member)                                                    \
+	{                                                                                 \
+		.kind = SHAPE_TERM, .terms = (preset_kind), .root = (top), .of = (member) \
+	}
+const struct shape shape_mask_member = TERM(PRESET_MASK, false, &shape_mask_member);
+const struct shape shape_score_member = TERM(PRESET_SCORE, false, &shape_score_member);
+const struct shape shape_layout = TERM(PRESET_BLOCKS, false, &shape_layout);
+const struct shape shape_mask = TERM(PRESET_MASK, true, &shape_mask_member);
+const struct shape shape_score = TERM(PRESET_SCORE, true, &shape_score_member);
+
+const struct shape shape_sink = WORD(truth_word);
+
+static const struct shape word_none = WORD(none_word);
+static const struct shape block_size = WHOLE(16, 65536, 16);
+static const struct shape_field block_size_fields[] = {
+	{"q", &block_size, true, "queries of a block"},
+	{"k", &block_size, true, "keys of a block"},
+};
+static const struct shape block_sizes = MAP(block_size_fields);
+static const struct shape block_size_any = EITHER(&block_size, &block_sizes);
+static const struct shape block_id = WHOLE(0, BLOCK_ROWS_MAX - 1, 1);
+static const struct shape block_ids = {.kind = SHAPE_LIST, .of = &block_id, .items_max = BLOCK_ROWS_MAX, .empty = true};
+static const struct shape block_picture = {.kind = SHAPE_TEXT, .max = BLOCK_ROWS_MAX, .only = "#1.0"};
+static const struct shape block_row = EITHER(&block_ids, &block_picture);
+static const struct shape block_rows = LIST(&block_row, BLOCK_ROWS_MAX);
+static const struct shape file_name = {.kind = SHAPE_TEXT, .min = 1, .max = 1000};
+static const struct shape block_source = WORD(block_source_word);
+static const struct shape_field blocks_fields[] = {
+	{"size", &block_size_any, true, "positions of a block"},
+	{"keep", &shape_layout, false, "which blocks are kept; q, k count blocks, sq and sk are the numbers of blocks"},
+	{"rows", &block_rows, false, "for each row of blocks the kept ones: numbers, or a picture with # and ."},
+	{"file", &file_name, false,
+         "a picture, one line a row: # or 1 kept, . or 0 not; the path is relative to the spec"},
+	{"from", &block_source, false,
+         "given at launch: input blocks, u8 [batch, heads, blocks_q, blocks_k], or inputs block_count, "
+         "i32 [batch, heads, blocks_q], and block_index, i32 [batch, heads, blocks_q, blocks_k]"},
+};
+static const struct shape blocks_map = MAP(blocks_fields);
+const struct shape shape_blocks = EITHER(&word_none, &blocks_map);
+
+static const struct shape input_dtype = WORD(input_dtype_word);
+static const struct shape dim_word_shape = WORD(dim_word);
+static const struct shape dim_const = WHOLE(1, LENGTH_MAX, 1);
+static const struct shape dim = EITHER(&dim_word_shape, &dim_const);
+static const struct shape dims = {.kind = SHAPE_LIST, .of = &dim, .items_max = INPUT_DIMS_MAX, .empty = true};
+static const struct shape_field input_fields[] = {
+	{"dtype", &input_dtype, true, "f32, fp16 and bf16 read as float, i32 and u8 as int"},
+	{"shape", &dims, true, "its dimensions, one index each; [] for one value"},
+	{"grad", &shape_sink, false, "the backward pass writes its gradient, f32; false when left out"},
+};
+static const struct shape input_one = MAP(input_fields);
+static const struct shape input_named = {.kind = SHAPE_INPUTS, .of = &input_one};
+const struct shape shape_inputs = EITHER(&word_none, &input_named);
 
 const struct shape shape_dropout = {.kind = SHAPE_REAL, .low = 0, .high = 1, .below_high = true};
 
-/* Within what float32 holds with room for the logits. */
-static const struct shape scale = {.kind = SHAPE_REAL, .low = 1e-30, .high = 1e30};
 const struct shape shape_softmax_scale = EITHER(&word_auto, &scale);
 
 static const struct shape group = WHOLE(1, 1024, 1);
@@ -111,7 +167,7 @@ const struct shape shape_outputs = {.kind = SHAPE_LIST, .of = &output_name, .mus
 static const char *align_word(int i) { return i == 0 ? "16" : i == 1 ? "2" : NULL; }
 static const struct shape batch = WHOLE(1, BATCH_MAX, 1);
 static const struct shape heads = WHOLE(1, HEADS_MAX, 1);
-static const struct shape length = WHOLE(1, POSITION_MAX, 1);
+static const struct shape length = WHOLE(1, LENGTH_MAX, 1);
 static const struct shape align = WORD(align_word);
 static const struct shape_field assume_fields[] = {
 	{"batch", &batch, false, "sequences"},

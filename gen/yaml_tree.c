@@ -129,7 +129,7 @@ static bool key_expected(const struct builder *b)
 static int container_open(struct builder *b, struct yaml_node node)
 {
 	if (b->depth == YAML_DEPTH_MAX)
-		return diag_at(b->diag, node.place, "nested deeper than %d levels; a spec needs 5", YAML_DEPTH_MAX);
+		return diag_at(b->diag, node.place, "nested deeper than %d levels; no spec needs that", YAML_DEPTH_MAX);
 	if (key_expected(b))
 		return diag_at(b->diag, node.place, "a list or map cannot be a key; a key is one word");
 	if (node_add(b, node))
@@ -150,10 +150,33 @@ static void properties_check(struct builder *b, const struct yaml_node *node, co
 		        text_str(&name));
 	} else if (tag) {
 		text_quote(&name, (const char *)tag, strlen((const char *)tag));
-		diag_at(b->diag, node->place, "tag %s; tags are not part of the language: the key says what a value is",
-		        text_str(&name));
+		const bool local = tag[0] == '!';
+		diag_at(b->diag, node->place,
+		        "tag %s; tags are not part of the language: the key says what a value is%s", text_str(&name),
+		        local ? "; an expression that begins with ! stands in quotes" : "");
 	}
 	text_free(&name);
+}
+
+/* Where the text of a scalar begins. */
+static struct place scalar_place(const struct cursor *c, struct place place, yaml_scalar_style_t style)
+{
+	if (style == YAML_SINGLE_QUOTED_SCALAR_STYLE || style == YAML_DOUBLE_QUOTED_SCALAR_STYLE)
+		place.column++;
+	if (style != YAML_LITERAL_SCALAR_STYLE && style != YAML_FOLDED_SCALAR_STYLE)
+		return place;
+	struct place at = place;
+	for (size_t i = c->line_start; i < c->len; i++) {
+		const bool line_break =
+			c->yaml[i] == '\n' || (c->yaml[i] == '\r' && (i + 1 == c->len || c->yaml[i + 1] != '\n'));
+		if (line_break)
+			at = (struct place){at.line + 1, 1};
+		else if (at.line > place.line && c->yaml[i] != ' ' && c->yaml[i] != '\r')
+			return at;
+		else
+			at.column = at.line > place.line ? at.column + 1 : at.column;
+	}
+	return place;
 }
 
 static int event_read(struct builder *b, const yaml_event_t *e)
@@ -171,6 +194,7 @@ static int event_read(struct builder *b, const yaml_event_t *e)
 		return node_add(b, node);
 	case YAML_SCALAR_EVENT:
 		node.kind = YAML_SCALAR;
+		node.inner = scalar_place(&b->cursor, node.place, e->data.scalar.style);
 		node.quoted = e->data.scalar.style != YAML_PLAIN_SCALAR_STYLE;
 		node.text = b->tree->text.len;
 		node.len = e->data.scalar.length;
@@ -202,6 +226,20 @@ static int event_read(struct builder *b, const yaml_event_t *e)
 	return 0;
 }
 
+/* An expression may be why YAML stops at byte `at` of the cursor's line; "" if it does not look like one. */
+static const char *expression_hint(const struct cursor *c, size_t at)
+{
+	const char *line = c->yaml + c->line_start;
+	const char byte = at < c->len ? c->yaml[at] : '\0';
+	if (byte == '[' && at > c->line_start && strchr("abcdefghijklmnopqrstuvwxyz_0123456789", c->yaml[at - 1]))
+		return "; inside {...} or [...] an expression with brackets or commas stands in quotes";
+	if (byte == '&')
+		return "; an expression that begins with ! or & stands in quotes";
+	if (byte == ':' && memchr(line, '?', at - c->line_start))
+		return "; an expression with ? and : stands in quotes";
+	return "";
+}
+
 static int syntax_error(struct builder *b, const yaml_parser_t *parser)
 {
 	if (parser->error == YAML_MEMORY_ERROR)
@@ -210,13 +248,15 @@ static int syntax_error(struct builder *b, const yaml_parser_t *parser)
 	const size_t at = b->cursor.line_start + (size_t)place.column - 1;
 	if (at < b->cursor.len && b->cursor.yaml[at] == '\t')
 		return diag_at(b->diag, place, "a tab cannot indent or begin a value in YAML; use spaces");
+	const char *hint = expression_hint(&b->cursor, at);
 	if (!parser->context)
-		return diag_at(b->diag, place, "not valid YAML: %s", parser->problem ? parser->problem : "unreadable");
+		return diag_at(b->diag, place, "not valid YAML: %s%s", parser->problem ? parser->problem : "unreadable",
+		               hint);
 	const struct place begin = cursor_place(&b->cursor, &parser->context_mark);
 	if (begin.line == place.line)
-		return diag_at(b->diag, place, "not valid YAML: %s, %s", parser->context, parser->problem);
-	return diag_at(b->diag, place, "not valid YAML: %s that begins at %d:%d, %s", parser->context, begin.line,
-	               begin.column, parser->problem);
+		return diag_at(b->diag, place, "not valid YAML: %s, %s%s", parser->context, parser->problem, hint);
+	return diag_at(b->diag, place, "not valid YAML: %s that begins at %d:%d, %s%s", parser->context, begin.line,
+	               begin.column, parser->problem, hint);
 }
 
 int yaml_tree_read(struct yaml_tree *tree, const char *yaml, size_t len, struct diag *d)

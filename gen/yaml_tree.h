@@ -7,27 +7,28 @@
 
 #include "gen/diag.h"
 
-enum { YAML_BYTES_MAX = 1 << 20, YAML_DEPTH_MAX = 16, YAML_NODES_MAX = 4096 };
+enum { YAML_BYTES_MAX = 1 << 20, YAML_DEPTH_MAX = 32, YAML_NODES_MAX = 4096 };
 
 enum yaml_kind {
 	YAML_SCALAR,
-	YAML_LIST,  /* children: the items */
-	YAML_MAP,   /* children: key, value, key, value ... */
+	YAML_LIST,   /* children: the items */
+	YAML_MAP,    /* children: key, value, key, value ... */
 	YAML_REFUSED /* was reported while reading; to be skipped in silence */
 };
 
 struct yaml_node {
 	enum yaml_kind kind;
-	bool quoted;         /* scalar: '', "", | or > */
+	bool quoted; /* scalar: '', "", | or > */
 	struct place place;
-	int child, next;     /* first child, next sibling; -1: none */
-	size_t text, len;    /* scalar: bytes in yaml_tree.text, NUL-terminated */
+	struct place inner; /* scalar: behind its quote; of | and > the first character on the lines below */
+	int child, next;    /* first child, next sibling; -1: none */
+	size_t text, len;   /* scalar: bytes in yaml_tree.text, NUL-terminated */
 };
 
-struct yaml_tree { /* empty when zero */
+struct yaml_tree {         /* empty when zero */
 	struct text nodes; /* array of struct yaml_node */
 	struct text text;
-	int count, root;   /* root -1: nothing was written */
+	int count, root; /* root -1: nothing was written */
 };
 
 /* Skips a byte order mark at the start. */
@@ -37,10 +38,10 @@ void yaml_skip_mark(const char **yaml, size_t *len);
 int yaml_tree_read(struct yaml_tree *, const char *yaml, size_t len, struct diag *);
 void yaml_tree_free(struct yaml_tree *);
 
-const struct yaml_node *yaml_at(const struct yaml_tree *, int node);              /* NULL for -1 */
+const struct yaml_node *yaml_at(const struct yaml_tree *, int node); /* NULL for -1 */
 const struct yaml_node *yaml_child(const struct yaml_tree *, const struct yaml_node *);
 const struct yaml_node *yaml_next(const struct yaml_tree *, const struct yaml_node *);
-const char *yaml_text(const struct yaml_tree *, const struct yaml_node *);        /* of a scalar */
+const char *yaml_text(const struct yaml_tree *, const struct yaml_node *);          /* of a scalar */
 bool yaml_is(const struct yaml_tree *, const struct yaml_node *, const char *word); /* is it this scalar */
 /* The value of a key of a map; NULL if it is not there or `map` is not a map. */
 const struct yaml_node *yaml_get(const struct yaml_tree *, const struct yaml_node *map, const char *key);

@@ -210,6 +210,7 @@ int cubin_get(struct cubin *cubin, struct store *store, struct compiler *compile
               const struct target *target, const struct recipe *recipe, struct diag *diag)
 {
 	struct store_key key;
+	*cubin = (struct cubin){0};
 	if (cubin_key(&key, NULL, compiler, source, target, diag) != 0)
 		return -1;
 	bool hit = from_store(cubin, store, &key, target);

@@ -40,7 +40,7 @@ enum {
 	FAGEN_OK = 0,
 	FAGEN_ERROR_SPEC = 1,        /* the spec or the request is wrong: line, column, field say where */
 	FAGEN_ERROR_INVALID = 2,     /* an argument is wrong: field names it */
-	FAGEN_ERROR_COMPILER = 3,    /* NVRTC is missing or refused the source */
+	FAGEN_ERROR_COMPILER = 3,    /* NVRTC is missing, or refused the source: nvrtc_result */
 	FAGEN_ERROR_DRIVER = 4,      /* no driver, no such device, or a driver call failed: cuda_result */
 	FAGEN_ERROR_MEMORY = 5       /* out of host memory */
 };
@@ -49,7 +49,7 @@ typedef struct fagen_error {
 	uint32_t struct_size;
 	int32_t code;                /* FAGEN_ERROR_* */
 	int32_t cuda_result;         /* CUresult of the failing driver call, or 0 */
-	int32_t nvrtc_result;        /* nvrtcResult, or 0 */
+	int32_t nvrtc_result;        /* nvrtcResult of the failing compilation, or 0 */
 	int32_t line, column;        /* in the spec, from 1; 0 if not about a place */
 	char field[64];              /* the spec key or struct member at fault, "" if none */
 	char message[2048];          /* complete sentences: what was found, what is accepted */
@@ -78,7 +78,18 @@ typedef struct fagen_tensor {
 	int64_t stride_batch, stride_head, stride_seq;
 } fagen_tensor;
 
-/* float32 [batch][head][seq]: for lse and dlse. */
+/* One named input of the spec, on the device: of the dtype and the dimensions that the spec says, named as there. Strides
+ * count elements, one for each dimension in the spec's order; they may be anything, 0 and negative included. That of a
+ * dimension of size 1 is ignored. */
+typedef struct fagen_input {
+	const char *name;
+	const void *data;            /* aligned to its element */
+	int64_t stride[4];
+	void *grad;                  /* backward only, written: float32 of the same dimensions, for inputs with grad: true;
+	                                NULL: not computed (as it must be for the naive kernels) */
+	int64_t grad_stride[4];      /* entries may not overlap */
+} fagen_input;
+
 typedef struct fagen_args {
 	uint32_t struct_size;
 	uint32_t reserved;
@@ -87,7 +98,7 @@ typedef struct fagen_args {
 	fagen_tensor key;            /* [batch][heads_kv][seqlen_k][head_dim qk] */
 	fagen_tensor value;          /* [batch][heads_kv][seqlen_k][head_dim v] */
 	fagen_tensor out;            /* [batch][heads_q][seqlen_q][head_dim v]; written by forward, read by backward */
-	fagen_tensor lse;            /* float32, natural log; written by forward if asked, read by backward */
+	fagen_tensor lse;            /* float32 [batch][head][seq], natural log; written by forward if asked, read by backward */
 	fagen_tensor dout;           /* backward only, as out */
 	fagen_tensor dlse;           /* backward only, as lse; data NULL: no gradient of lse */
 	fagen_tensor dquery, dkey, dvalue; /* backward only, written */
@@ -96,6 +107,8 @@ typedef struct fagen_args {
 	const uint64_t *rng_state;   /* device memory {seed, offset} instead, for CUDA graphs; NULL: the two above */
 	void *workspace;             /* device memory, 256-byte aligned; contents undefined before and after */
 	size_t workspace_size;       /* at least fagen_workspace_size */
+	const fagen_input *inputs;   /* every input that the spec declares, each once, in any order; host memory */
+	size_t input_count;
 } fagen_args;
 
 typedef struct fagen_kernel_info {
@@ -133,7 +146,8 @@ FAGEN_API int fagen_workspace_size(size_t *, const fagen_kernel *, const fagen_a
 
 /* out (and lse) from query, key, value. Asynchronous on the stream. */
 FAGEN_API int fagen_forward(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *);
-/* dquery, dkey, dvalue from query, key, value, out, lse, dout (and dlse). Asynchronous on the stream.
+/* dquery, dkey, dvalue (and gradients of inputs) from query, key, value, out, lse, dout (and dlse). Asynchronous on the
+ * stream.
  * Needs the seed and offset of the forward pass. */
 FAGEN_API int fagen_backward(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *);
 

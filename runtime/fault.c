@@ -70,6 +70,7 @@ int fault_report(fagen_error *error, struct fault *f)
 	const int code = f->code;
 	fagen_error full = {.code = code,
 	                    .cuda_result = f->cuda_result,
+	                    .nvrtc_result = f->nvrtc_result,
 	                    .line = f->diag->first.line,
 	                    .column = f->diag->first.column};
 	snprintf(full.field, sizeof full.field, "%s", f->field);

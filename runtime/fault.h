@@ -8,7 +8,7 @@
 struct fault {
 	struct diag *diag;   /* the sentences */
 	int code;            /* FAGEN_ERROR_* */
-	int cuda_result;
+	int cuda_result, nvrtc_result;
 	char field[64];
 };
 

@@ -6,8 +6,6 @@
 #include <strings.h>
 #include <unistd.h>
 
-#include "templates/abi.h"
-
 /* ---- which device row, target and problem ---- */
 
 /* Does `name` occur in the driver's name as whole words: "A100" in "NVIDIA A100-SXM4-80GB", but "RTX 509" in none. */
@@ -112,10 +110,10 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 		{"problem.seqlen_k", g.seqlen_k, &p->seqlen_k},
 	};
 	for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
-		if (size[i].value < 0 || size[i].value > INT32_MAX)
+		if (size[i].value < 0 || size[i].value > LENGTH_MAX)
 			return fault_fail(f, FAGEN_ERROR_INVALID, size[i].name,
-			                  "%s is %lld; it must be 0 (as the spec assumes) to 2147483647.", size[i].name,
-			                  (long long)size[i].value);
+			                  "%s is %lld; it must be 0 (as the spec assumes) to %d (2^30).", size[i].name,
+			                  (long long)size[i].value, LENGTH_MAX);
 		if (size[i].value)
 			*size[i].to = size[i].value;
 	}
@@ -152,14 +150,23 @@ static bool problem_equal(const struct problem *a, const struct problem *b)
 /* Offset in struct fagen_abi of the field that a workspace piece is named after; 0, where no piece can be, if none. */
 static size_t piece_field(const char *name)
 {
-	if (!strcmp(name, "delta"))
-		return offsetof(struct fagen_abi, delta);
-	if (!strcmp(name, "dquery_accum"))
-		return offsetof(struct fagen_abi, dquery_accum);
-	if (!strcmp(name, "scores"))
-		return offsetof(struct fagen_abi, scores);
-	if (!strcmp(name, "dscores"))
-		return offsetof(struct fagen_abi, dscores);
+	static const struct {
+		const char *name;
+		size_t offset;
+	} field[] = {
+		{"delta", offsetof(struct fagen_abi, delta)},
+		{"dquery_accum", offsetof(struct fagen_abi, dquery_accum)},
+		{"scores", offsetof(struct fagen_abi, scores)},
+		{"dscores", offsetof(struct fagen_abi, dscores)},
+		{"bounds_rows", offsetof(struct fagen_abi, bounds_rows)},
+		{"bounds_cols", offsetof(struct fagen_abi, bounds_cols)},
+		{"blocks", offsetof(struct fagen_abi, blocks)},
+		{"grad_partial", offsetof(struct fagen_abi, grad_partial)},
+		{"grad_partial_cols", offsetof(struct fagen_abi, grad_partial_cols)},
+	};
+	for (size_t i = 0; i < sizeof field / sizeof *field; i++)
+		if (!strcmp(name, field[i].name))
+			return field[i].offset;
 	return 0;
 }
 
@@ -302,6 +309,7 @@ static int kernel_build(struct fagen_kernel *k, const struct text source[PASS_CO
 			continue;
 		if (cubin_get(&cubin[i], k->runtime->store, k->runtime->compiler, &source[i], k->target, &pass->recipe,
 		              f->diag)) {
+			f->nvrtc_result = cubin[i].nvrtc_result;
 			rc = fault_stage(f, FAGEN_ERROR_COMPILER);
 			break;
 		}

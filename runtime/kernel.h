@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include "runtime/driver.h"
+#include "templates/abi.h"
 
 struct fagen_spec {
 	struct fagen_spec *next;
@@ -62,6 +63,9 @@ struct fagen_runtime {
 	struct fagen_kernel *kernels;
 	struct runtime_device *devices;
 };
+
+/* The spec's inputs as the launch names them, checked: inputs.c. */
+int inputs_fill(struct fagen_abi *, const struct fagen_kernel *, enum pass, const fagen_args *, struct fault *);
 
 /* Unloads and frees; the driver is left alone when this is a fork of the process that loaded it. */
 void kernel_free(struct fagen_kernel *);

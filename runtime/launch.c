@@ -3,11 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "templates/abi.h"
-
-/* Lengths stay below this so that the kernels may add tiles to positions in 32 bits. */
-#define SEQLEN_MAX (INT64_C(1) << 30)
-
 struct launch {
 	const struct fagen_kernel *kernel;
 	const struct kernel_pass *pass;
@@ -19,19 +14,19 @@ struct launch {
 
 /* ---- shapes ---- */
 
-static int count_check(const char *name, int64_t value, int64_t max, struct fault *f)
+static int count_check(const char *name, int64_t value, struct fault *f)
 {
-	if (value >= 0 && value <= max)
+	if (value >= 0 && value <= LENGTH_MAX)
 		return 0;
-	return fault_fail(f, FAGEN_ERROR_INVALID, name, "%s is %lld; it must be 0 to %lld.", name, (long long)value,
-	                  (long long)max);
+	return fault_fail(f, FAGEN_ERROR_INVALID, name, "%s is %lld; it must be 0 to %d (2^30).", name,
+	                  (long long)value, LENGTH_MAX);
 }
 
 static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k, const fagen_args *a, struct fault *f)
 {
-	if (count_check("batch", a->batch, INT32_MAX, f) || count_check("heads_q", a->heads_q, INT32_MAX, f) ||
-	    count_check("heads_kv", a->heads_kv, INT32_MAX, f) || count_check("seqlen_q", a->seqlen_q, SEQLEN_MAX, f) ||
-	    count_check("seqlen_k", a->seqlen_k, SEQLEN_MAX, f))
+	if (count_check("batch", a->batch, f) || count_check("heads_q", a->heads_q, f) ||
+	    count_check("heads_kv", a->heads_kv, f) || count_check("seqlen_q", a->seqlen_q, f) ||
+	    count_check("seqlen_k", a->seqlen_k, f))
 		return -1;
 	const long long hq = a->heads_q, hk = a->heads_kv;
 	const int group = k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group
@@ -49,7 +44,7 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 		return fault_fail(f, FAGEN_ERROR_INVALID, "heads_q",
 		                  "heads_q is %lld and heads_kv is %lld: heads_q must be a multiple of heads_kv.", hq,
 		                  hk);
-	if (a->batch * hq > INT32_MAX) /* both are below 2^31 */
+	if (a->batch * hq > INT32_MAX)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
 		                  "batch %lld times heads_q %lld is more than 2147483647: split the batch.",
 		                  (long long)a->batch, hq);
@@ -250,10 +245,14 @@ static int workspace_fill(struct launch *l, struct fault *f)
 	return 0;
 }
 
-static int grids_check(const struct launch *l, struct fault *f)
+/* *some: is there anything to launch? */
+static int grids_check(bool *some, const struct launch *l, struct fault *f)
 {
-	for (int i = 0; i < l->pass->recipe.kernel_count; i++)
-		if (recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape) < 0)
+	*some = false;
+	for (int i = 0; i < l->pass->recipe.kernel_count; i++) {
+		const int64_t grid = recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape);
+		*some = *some || grid > 0;
+		if (grid < 0)
 			return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
 			                  "batch %lld, heads_q %lld, heads_kv %lld, seqlen_q %lld, seqlen_k %lld need "
 			                  "more than 2147483647 "
@@ -261,6 +260,7 @@ static int grids_check(const struct launch *l, struct fault *f)
 			                  (long long)l->shape.batch, (long long)l->shape.heads_q,
 			                  (long long)l->shape.heads_kv, (long long)l->shape.seqlen_q,
 			                  (long long)l->shape.seqlen_k, l->pass->recipe.kernel[i].entry);
+	}
 	return 0;
 }
 
@@ -340,23 +340,23 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 {
 	fagen_args args;
 	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
+	bool some, zeroes = false, pushed;
 	if (!l.pass->plan)
-		return fault_fail(
-			f, FAGEN_ERROR_INVALID, "kernel", "This kernel has no %s pass: add %s to passes in the spec.",
-			pass == PASS_FORWARD ? "forward" : "backward", pass == PASS_FORWARD ? "forward" : "backward");
+		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel",
+		                  "This kernel has no %s pass: add %s to passes in the spec.", pass_names[pass],
+		                  pass_names[pass]);
 	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || tensors_fill(&l, pass, f) ||
-	    dropout_fill(&l, f) || workspace_fill(&l, f) || grids_check(&l, f) ||
-	    driver_check_fork(k->runtime->driver, f))
+	    inputs_fill(&l.abi, k, pass, &args, f) || dropout_fill(&l, f) || workspace_fill(&l, f) ||
+	    grids_check(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
 		return -1;
-	if (!args.batch || !args.heads_q)
+	if (!some)
 		return 0;
 	l.abi.batch = (int)args.batch;
 	l.abi.heads_q = (int)args.heads_q;
 	l.abi.heads_kv = (int)args.heads_kv;
-	l.abi.kv_group = (int)(args.heads_q / args.heads_kv); /* neither is 0 here */
+	l.abi.kv_group = args.heads_kv ? (int)(args.heads_q / args.heads_kv) : 0;
 	l.abi.seqlen_q = (int)args.seqlen_q;
 	l.abi.seqlen_k = (int)args.seqlen_k;
-	bool zeroes = false, pushed;
 	for (int i = 0; i < l.pass->recipe.piece_count; i++)
 		zeroes = zeroes || l.pass->recipe.piece[i].zeroed;
 	if (context_enter(&pushed, &l, stream, zeroes, f))

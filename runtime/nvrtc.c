@@ -412,8 +412,10 @@ int compiler_run(struct cubin *cubin, struct compiler *compiler, const struct te
 {
 	struct job job = {.compiler = compiler, .source = text_str(source)};
 	nvrtc_options_make(&job.options, target);
-	if (run_job(&job, target, diag) != 0)
+	if (run_job(&job, target, diag) != 0) {
+		*cubin = (struct cubin){.nvrtc_result = job.result};
 		return -1;
+	}
 	*cubin = (struct cubin){.code = job.code, .code_len = job.code_len, .report = job.log, .compile_ms = job.ms};
 	nvrtc_log_parse(cubin, cubin->report ? cubin->report : "");
 	return 0;

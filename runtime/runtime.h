@@ -20,6 +20,7 @@ struct cubin { /* machine code and what is needed to launch it; owns its bytes *
 	bool from_store;      /* a cache hit */
 	double compile_ms;    /* 0 for a hit */
 	char *report;         /* compiler log, "" if empty */
+	int nvrtc_result;     /* of a compilation that failed: nvrtcResult; there is nothing else then */
 };
 void cubin_free(struct cubin *);
 

@@ -9,6 +9,15 @@ struct fagen_abi_tensor {
 	long long stride_batch, stride_head, stride_seq;
 };
 
+/* One named input of the spec. Strides count elements, one for each dimension in the spec's order; 0 repeats. */
+struct fagen_abi_input {
+	unsigned long long data;
+	long long stride[4];
+	unsigned long long grad;         /* float32, dimensions as the input's; 0: not wanted */
+	long long grad_stride[4];
+};
+enum { FAGEN_ABI_INPUTS = 12 };
+
 struct fagen_abi {
 	struct fagen_abi_tensor query;   /* [batch][heads_q][seqlen_q][HEAD_DIM_QK], 16-bit */
 	struct fagen_abi_tensor key;     /* [batch][heads_kv][seqlen_k][HEAD_DIM_QK] */
@@ -24,16 +33,22 @@ struct fagen_abi {
 	unsigned long long dquery_accum; /* workspace: float32 sums of dquery, in the layout of the template that owns them */
 	unsigned long long scores;       /* workspace of the naive kernels: [batch][heads_q][seqlen_q][seqlen_k], float32 */
 	unsigned long long dscores;      /* as scores */
+	unsigned long long bounds_rows;  /* workspace: {least, greatest} of inputs over query tiles, int [slot][batch][heads_q][tiles][2] */
+	unsigned long long bounds_cols;  /* over key tiles, the same */
+	unsigned long long blocks;       /* workspace: the block layout that lists give, u8 [batch][heads_q][blocks_q][blocks_k] */
+	unsigned long long grad_partial; /* workspace: partial sums of input gradients over query tiles, float32, in the layout of sm80/input_grad.cu */
+	unsigned long long grad_partial_cols; /* over key tiles */
 	unsigned long long rng_state;    /* 0, or the address of {seed, offset}, two 64-bit words, read on the device */
 	unsigned long long seed, offset; /* dropout, when rng_state is 0 */
 	int batch, heads_q, heads_kv, seqlen_q, seqlen_k;
 	int kv_group;                    /* heads_q / heads_kv */
+	struct fagen_abi_input input[FAGEN_ABI_INPUTS]; /* in the order of the spec */
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(struct fagen_abi) == 400, "host and device disagree on struct fagen_abi");
+static_assert(sizeof(struct fagen_abi) == 1400, "host and device disagree on struct fagen_abi");
 #else
-_Static_assert(sizeof(struct fagen_abi) == 400, "host and device disagree on struct fagen_abi");
+_Static_assert(sizeof(struct fagen_abi) == 1400, "host and device disagree on struct fagen_abi");
 #endif
 
 #endif

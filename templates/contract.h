@@ -1,21 +1,57 @@
 // The contract between a program (what the spec asks) and a skeleton (how it is scheduled). README.md beside this file
-// states it in full. This file is compiled for the device by NVRTC and for the host by the tests.
+// states it in full. This file and the program are compiled for the device by NVRTC and for the host by the tests.
 //
-// The emitted source defines, before this file, the constants of the prologue, and after it:
-//   Range key_range(q0, q1, sq, sk)      keys that rows [q0, q1) can see, and those that all of them see
-//   Range query_range(k0, k1, sq, sk)    rows that can see keys [k0, k1), and those that see all of them
-//   RowState row_state(b, h, q, sq, sk)  what the predicate and the score need of one query row
-//   ColState col_state(b, h, k, sq, sk)  what they need of one key
-//   bool mask_keep(row, col)             is the cell visible
-//   SCORE_IDENTITY                       1: score returns s, and need not be called
-//   float score(s, row, col)             the modified score; LOGIT_SCALE times it is the logit in base 2
-//   float score_grad(s, row, col)        its derivative by s
-// None of them touches memory; b is the batch, h the query head.
+// The emitted program defines, after this file; p is the launch, b the batch entry, h the query head:
+//   Range key_range(run, q0, q1, sq, sk)      keys that rows [q0, q1) can see by one run's bounds, and those that all see
+//   Range query_range(run, k0, k1, sq, sk)    rows that can see keys [k0, k1) by it, and those that see all of them
+//   int tile_class(p, b, h, q0, q1, k0, k1)   class by the rest of the mask, for tiles that are not empty; q0 and k0 are multiples of TILE_M, TILE_N
+//   bool block_keep(p, b, h, block_q, block_k)  is a block of the layout kept
+//   HeadInputs, RowInputs, ColInputs, CellInputs  elements of inputs, staged in shared memory: of a head, of the rows and
+//                                             columns of a tile, of its diagonals and cells
+//   head_load(to, p, b, h, thread, threads)   each fills its struct; thread 0 .. threads - 1 do a part each. Elements may still
+//   rows_load(to, p, b, h, q0, ...)           be under way as cp.async: commit, wait, and a barrier before they are read.
+//   cols_load(to, p, b, h, k0, ...)           Positions past the lengths read the last element
+//   cells_load(to, p, b, h, q0, k0, ...)
+//   Inputs                                    the four as a tile sees them, its first row and key, and its block bits
+//   RowState row_state(p, in, b, h, q, k_lane)       what predicate and score need of one query row
+//   ColState col_state(p, in, b, h, k_lane, offset)  what they need of the key k_lane + offset; k_lane is the first of the
+//                                             caller's columns, offset a constant after unrolling
+//   bool mask_keep(row, col, in)              is the cell visible, lengths and block bits included
+//   float score(s, row, col, in)              s is the raw dot product; LOGIT_SCALE times the result is the logit in base 2
+//   Scored score_grad(s, row, col, in)        {that result, derivative of the natural logit by SOFTMAX_SCALE * s}
+//   float input_grad(access, s, row, col, in) derivative of the natural logit by the element that an access reads
+//   float sink_logit(in)                      natural logit that joins the softmax of every row of the head
+//   int bounds_row(slot, p, b, h, q)          value of which the workspace keeps minima and maxima over query tiles
+//   int bounds_col(slot, p, b, h, k)          over key tiles
+//   bool mask_plain(p, b, h, q, k)            the same mask, score and sink for one cell, straight from memory: for kernels
+//   Scored score_plain(p, b, h, q, k, s)      that visit cells one at a time. The mask includes the layout
+//   float sink_plain(p, b, h)
+// and, when gradients of inputs are asked for, what templates/sm80/input_grad.cu needs. A slot is an input with a gradient; an
+// access, which input_grad takes too, is one place where the score reads such an input:
+//   GRADS, GRAD_ACCESSES, GRAD_SINK           slots, accesses, slot of the sink or -1
+//   GRAD_TABLE_FLOATS, GRAD_ROW_FLOATS        entries of all table slots, of all row slots
+//   GRAD_COLS, GRAD_CELLS                     slots of these kinds
+//   GRAD_CELL_SPREAD, GRAD_DIAG_SPREAD        1: some access is summed cell by cell, along diagonals
+//   int grad_kind(slot), grad_entries(slot)   GradKind; entries of its table, or of one of its rows; else 1
+//   int grad_base(slot)                       entries, or slots, of its kind before it
+//   int grad_slot(access), grad_spread(access)
+//   int grad_index(access, p, b, h, q, k)     the entry that a cell reads; q and k inside the lengths
+//   float *grad_address(slot, p, b, h, entry, q, k)  of an element's gradient; 0: not wanted
+//   long long grad_elements(slot, p)          of the whole gradient; 0: not wanted
+//   float *grad_element(slot, p, i)           address of the i-th, row-major
 
 enum TileClass { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 
 // Positions [begin, end) that a tile can see; in [full_begin, full_end) no cell needs a test.
 struct Range { int begin, end, full_begin, full_end; };
+
+struct Scored { float score, grad; };
+
+// How the elements of an input with a gradient lie to tiles: a table of a head, with all constant dimensions; one or several
+// of a query row; one of a key; one of a cell.
+enum GradKind { GRAD_NONE, GRAD_TABLE, GRAD_ROW, GRAD_COL, GRAD_CELL };
+// The cells that read one entry of a table: all of a head, those of a diagonal, any.
+enum GradSpread { SPREAD_HEAD, SPREAD_DIAG, SPREAD_CELL };
 
 DEVICE int int_min(int a, int b) { return a < b ? a : b; }
 DEVICE int int_max(int a, int b) { return a > b ? a : b; }
@@ -23,29 +59,15 @@ DEVICE int ceil_div(int a, int b) { return (a + b - 1) / b; }
 // A 64-bit position brought into [0, limit].
 DEVICE int clamp_position(long long p, int limit) { return p < 0 ? 0 : p > limit ? limit : (int)p; }
 
-// The tiles of `size` positions that a range visits, from last to first: where the range is cut on both sides the
-// tile that needs tests comes first, and the plain ones follow in one run.
-struct Stream { int next, begin, full_begin, full_end; };
+// Blocks of the layout that a tile may touch, down and across. When it lies in one block always, the class says all;
+// otherwise a partial tile has a bit for each: bit down * BLOCKS_ACROSS + across.
+enum {
+	BLOCKS_DOWN = BLOCK_Q == 0 ? 1 : TILE_M % (BLOCK_Q + (BLOCK_Q == 0)) == 0 ? TILE_M / (BLOCK_Q + (BLOCK_Q == 0))
+	              : BLOCK_Q % TILE_M == 0 ? 1 : (TILE_M - 2) / (BLOCK_Q + (BLOCK_Q == 0)) + 2,
+	BLOCKS_ACROSS = BLOCK_K == 0 ? 1 : TILE_N % (BLOCK_K + (BLOCK_K == 0)) == 0 ? TILE_N / (BLOCK_K + (BLOCK_K == 0))
+	                : BLOCK_K % TILE_N == 0 ? 1 : (TILE_N - 2) / (BLOCK_K + (BLOCK_K == 0)) + 2,
+	BLOCKS_SPLIT = BLOCKS_DOWN * BLOCKS_ACROSS > 1
+};
 
-DEVICE struct Stream stream_begin(struct Range r, int size)
-{
-	struct Stream s;
-	const bool empty = r.begin >= r.end;
-	s.begin = empty ? 0 : r.begin / size;
-	s.next = empty ? -1 : (r.end - 1) / size;
-	s.full_begin = ceil_div(r.full_begin, size);
-	s.full_end = r.full_end / size;
-	return s;
-}
-
-DEVICE int stream_count(const struct Stream *s) { return s->next - s->begin + 1 > 0 ? s->next - s->begin + 1 : 0; }
-
-// The next tile and its class; false when the stream is at its end.
-DEVICE bool stream_next(struct Stream *s, int *tile, int *tile_class)
-{
-	if (s->next < s->begin)
-		return false;
-	*tile = s->next--;
-	*tile_class = *tile >= s->full_begin && *tile < s->full_end ? TILE_FULL : TILE_PARTIAL;
-	return true;
-}
+// Interval arithmetic for tile_class: all values from lo to hi. Nothing leaves 64 bits: the compiler has proved it.
+struct Interval { long long lo, hi; };

@@ -11,6 +11,11 @@ DEVICE void cp_async_16_zfill(unsigned dst, const void *src, bool inside)
 {
 	asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(inside ? 16 : 0) : "memory");
 }
+// 4 bytes, through L1.
+DEVICE void cp_async_4(unsigned dst, const void *src)
+{
+	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
+}
 DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void cp_async_wait() // this thread's groups but the newest PENDING have landed
 {
@@ -106,6 +111,19 @@ DEVICE float lg2(float x)
 {
 	float y;
 	asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+
+DEVICE float rcp(float x)
+{
+	float y;
+	asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
+}
+DEVICE float sqrt_approx(float x)
+{
+	float y;
+	asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
 	return y;
 }
 

@@ -414,7 +414,7 @@ cu_result cuLaunchKernel(cu_function function, unsigned int gx, unsigned int gy,
 	l->smem = smem;
 	l->stream = stream;
 	l->device = context->device;
-	memcpy(l->params, params[0], FAKE_PARAMS);
+	memcpy(l->params, params[0], sizeof l->params);
 	pthread_mutex_unlock(&lock);
 	return CU_OK;
 }

@@ -4,6 +4,7 @@
 #define FAGEN_FAKE_CUDA_H
 
 #include "runtime/dl.h"
+#include "templates/abi.h"
 
 enum fake_call {
 #define CUDA_CALL(symbol, parameters) FAKE_##symbol,
@@ -20,10 +21,10 @@ struct fake_launch {
 	unsigned int grid, threads, smem;
 	cu_stream stream;
 	int device;                   /* whose context it ran in */
-	unsigned char params[512];    /* the first parameter */
+	unsigned char params[sizeof(struct fagen_abi)]; /* the first parameter */
 };
 
-enum { FAKE_DEVICES_MAX = 4, FAKE_LOG_MAX = 1 << 16, FAKE_LAUNCHES_MAX = 64, FAKE_PARAMS = 400 };
+enum { FAKE_DEVICES_MAX = 4, FAKE_LOG_MAX = 1 << 16, FAKE_LAUNCHES_MAX = 64 };
 
 struct fake_cuda {
 	/* settings */

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-#include "gen/gen.h"
+#include "gen/expr.h"
 
 const char *const fuzz_words[] = {
 	"b4",
@@ -65,6 +65,30 @@ const char *const fuzz_words[] = {
 	"true",
 	"false",
 	"left",
+	"floor(",
+	"float(",
+	"exp(",
+	"log(",
+	"tanh(",
+	"sqrt(",
+	"sigmoid(",
+	"random(",
+	"[",
+	"]",
+	"doc[b, k]",
+	"slope[h]",
+	"one",
+	"causal",
+	"window(4, 0)",
+	"prefix(",
+	"dilated(2, unbounded, 3)",
+	"softcap(20)",
+	"alibi",
+	"local(1, 0)",
+	"strided(4)",
+	"0.5",
+	"1e-3",
+	"1e38",
 	"1.5",
 	"1e9",
 	"k - sk <= q - sq",
@@ -72,27 +96,62 @@ const char *const fuzz_words[] = {
 	NULL,
 };
 
-static void expression(const char *text)
+static const struct input inputs[] = {
+	{.name = "doc", .dtype = INPUT_I32, .dims = 2, .dim = {{.kind = DIM_BATCH}, {.kind = DIM_SEQ_K}}},
+	{.name = "slope", .dtype = INPUT_F32, .dims = 1, .dim = {{.kind = DIM_HEADS}}},
+	{.name = "one", .dtype = INPUT_FP16},
+};
+
+static void demand_same_text(const struct expr_pool *pool, int root, struct expr_scope scope)
 {
-	static struct expr_pool pool, again;
-	const struct expr_binding binding = {"left", 5};
+	static struct expr_pool again;
 	struct text printed = {0}, twice = {0};
 	struct diag d = {0};
-	memset(&pool, 0, sizeof pool);
 	memset(&again, 0, sizeof again);
-	const int root = expr_parse(&pool, text, &binding, 1, (struct place){0}, &d);
-	fuzz_demand((root >= 0) == (d.errors == 0), "expr: result and errors disagree");
-	diag_free(&d);
-	if (root >= 0) {
-		expr_print(&printed, &pool, root);
-		const int root2 = expr_parse(&again, text_str(&printed), NULL, 0, (struct place){0}, &d);
-		fuzz_demand(root2 >= 0, text_str(&printed));
-		expr_print(&twice, &again, root2);
-		fuzz_demand(!strcmp(text_str(&printed), text_str(&twice)), text_str(&printed));
-	}
+	scope.bindings = 0;
+	expr_print(&printed, pool, root, inputs);
+	const int root2 = expr_parse(&again, text_str(&printed), &scope, (struct place){0}, &d);
+	fuzz_demand(root2 >= 0, text_str(&printed));
+	expr_print(&twice, &again, root2, inputs);
+	fuzz_demand(!strcmp(text_str(&printed), text_str(&twice)), text_str(&printed));
 	text_free(&printed);
 	text_free(&twice);
 	diag_free(&d);
+}
+
+static struct expr_value element(void *context, int input, const int64_t *index)
+{
+	return (struct expr_value){index[0] & 15, (double)(index[0] & 15) / 4 + input};
+}
+
+/* A mask, a score or a layout, by the length of the text. */
+static void expression(const char *text)
+{
+	static struct expr_pool pool;
+	static const int64_t name[NAME_COUNT] = {1, 2, 300, 200, 400, 500, 8, 4};
+	bool used[64] = {false}, overflow = false;
+	struct diag d = {0};
+	memset(&pool, 0, sizeof pool);
+	const struct expr_binding binding = {"left", expr_const_int(&pool, 5)};
+	const struct expr_scope scope = {(enum preset_kind)(strlen(text) % 3), inputs, 3, &binding, 1, -1};
+	const int root = expr_parse(&pool, text, &scope, (struct place){1, 1}, &d);
+	fuzz_demand((root >= 0) == (d.errors == 0), "expr: result and errors disagree");
+	expr_presets(used, text);
+	diag_free(&d);
+	if (root < 0)
+		return;
+	demand_same_text(&pool, root, scope);
+	const struct expr_value v = expr_eval(&pool, root, name, 0.75, element, NULL);
+	const struct interval i = expr_interval(&pool, root, expr_everywhere, inputs, NULL, &overflow);
+	const struct float_interval f = expr_float_interval(&pool, root, expr_everywhere, inputs, NULL);
+	if (pool.node[root].type != TYPE_FLOAT)
+		fuzz_demand(overflow || (i.lo <= v.i && v.i <= i.hi), "expr: outside its interval");
+	else if (!overflow)
+		fuzz_demand(v.f == v.f ? f.lo <= v.f && v.f <= f.hi : f.nan, "expr: outside its interval");
+	const int s = expr_variable(&pool, NAME_S);
+	const int derived = pool.node[root].type == TYPE_FLOAT && s >= 0 ? expr_derive(&pool, root, s) : -1;
+	if (derived >= 0 && expr_tree_size(&pool, derived) < EXPR_TREE_MAX / 64 && scope.kind == PRESET_SCORE)
+		demand_same_text(&pool, derived, scope);
 }
 
 static void problem(const char *text)

@@ -2,6 +2,7 @@
  * the repository. */
 #include <check.h>
 #include <ftw.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,31 +12,26 @@
 
 Suite *suite(void);
 
-static int preset_row(const char *name)
+/* The spec of a YAML text, read before those of `more`. */
+static void spec_of(struct spec *s, const char *yaml)
 {
-	for (int i = 0; i < preset_count; i++)
-		if (strcmp(preset_table[i].name, name) == 0)
-			return i;
-	ck_abort_msg("no preset %s", name);
-	return -1;
+	struct diag diag = {0};
+	ck_assert_msg(spec_parse(s, yaml, strlen(yaml), "inline", &diag) == 0, "%s: %s", yaml, text_str(&diag.text));
+	diag_free(&diag);
 }
 
 static void spec_fill(struct spec *s, const char *name)
 {
-	memset(s, 0, sizeof *s);
+	spec_of(s, "{head_dim: 64, dtype: bf16, softmax_scale: 0.125, kv_group: 1, outputs: [out, lse], mask: none}");
 	snprintf(s->name, sizeof s->name, "%s", name);
-	s->head_dim_qk = s->head_dim_v = 64;
-	s->dtype = DTYPE_BF16;
-	s->keep_256 = 256;
-	s->softmax_scale = 0.125;
-	s->kv_group = 1;
-	s->outputs = OUTPUT_OUT | OUTPUT_LSE;
-	s->passes[PASS_FORWARD] = true;
 }
 
-static void spec_mask(struct spec *s, const char *preset, int64_t a, int64_t b)
+static void spec_mask(struct spec *s, const char *mask)
 {
-	s->mask[s->mask_count++] = (struct mask_term){preset_row(preset), {a, b}};
+	char yaml[1024];
+	snprintf(yaml, sizeof yaml,
+	         "{head_dim: 64, dtype: bf16, softmax_scale: 0.125, kv_group: 1, outputs: [out, lse], mask: %s}", mask);
+	spec_of(s, yaml);
 }
 
 /* A plan as the planner leaves it, with a chosen tile that is not the first. */
@@ -88,53 +84,41 @@ static bool same_source(const struct spec *a, const struct spec *b)
 
 /* Masks that say the same, spelled differently: one source, so one cubin. Then some that do not. */
 static const struct {
-	const char *a;
-	int64_t a0, a1;
-	const char *b;
-	int64_t b0, b1;
+	const char *a, *b;
 	bool same;
 } spellings[] = {
-	{"causal", 0, 0, "window", SPEC_UNBOUNDED, 0, true},
-	{"causal", 0, 0, "window", INT64_C(1) << 31, 0, true},
-	{"causal", 0, 0, "window", INT64_MAX - 1, 0, true},
-	{"window", 4096, 0, "window", 4096, 0, true},
-	{"window", INT64_C(1) << 62, INT64_C(1) << 31, "window", SPEC_UNBOUNDED, SPEC_UNBOUNDED, true},
-	{"window", 7, -8, "window", 3, -100, true}, /* both hide everything */
-	{"causal", 0, 0, "causal_top_left", 0, 0, false},
-	{"causal", 0, 0, "window", 4096, 0, false},
-	{"causal", 0, 0, "window", SPEC_UNBOUNDED, 1, false},
-	{"causal", 0, 0, "window", SPEC_UNBOUNDED, -1, false},
-	{"window", 5, 3, "window", 3, 5, false},
+	{"causal", "{window: {right: 0}}", true},
+	{"causal", "\"window(1073741824, 0)\"", true},
+	{"causal", "\"q - sq >= k - sk\"", true},
+	{"causal", "{any: [causal, \"k < 0\"]}", true},
+	{"none", "\"window(1073741824, 1073741824)\"", true},
+	{"none", "\"k >= 0 || q > 7\"", true},
+	{"{all: [causal, {window: {left: 100}}]}", "{window: {left: 100, right: 0}}", true},
+	{"{all: [{window: {left: 100, right: 0}}, {window: {left: 4000, right: 17}}, causal]}",
+         "{window: {left: 100, right: 0}}", true},
+	{"\"k <= q && q - k < 300 || k < 16\"", "\"16 > k || q - k <= 299 && q >= k\"", true},
+	{"\"abs(q - k) <= 4\"", "\"q - k <= 4 && k - q <= 4\"", true},
+	{"\"doc[b, k] == doc[b, q - sq + sk]\"", "document", true},
+	{"\"k < q && k > q\"", "\"k < -1\"", true}, /* both hide everything */
+	{"causal", "causal_top_left", false},
+	{"causal", "{window: {left: 4096, right: 0}}", false},
+	{"causal", "{window: {right: 1}}", false},
+	{"{window: {left: 5, right: 3}}", "{window: {left: 3, right: 5}}", false},
+	{"none", "causal", false},
+	{"\"k <= q || k < 16\"", "\"k <= q || k < 17\"", false},
 };
 
 START_TEST(canonical_masks)
 {
 	struct spec a, b;
-	spec_fill(&a, "first");
-	spec_fill(&b, "second");
-	spec_mask(&a, spellings[_i].a, spellings[_i].a0, spellings[_i].a1);
-	spec_mask(&b, spellings[_i].b, spellings[_i].b0, spellings[_i].b1);
+	const char *const doc = "doc: {dtype: i32, shape: [batch, seq_k]}";
+	char x[512], y[512];
+	snprintf(x, sizeof x, "%s%s%s%s", spellings[_i].a, strstr(spellings[_i].a, "doc[") ? ", inputs: {" : "",
+	         strstr(spellings[_i].a, "doc[") ? doc : "", strstr(spellings[_i].a, "doc[") ? "}" : "");
+	snprintf(y, sizeof y, "%s", spellings[_i].b);
+	spec_mask(&a, x);
+	spec_mask(&b, y);
 	ck_assert_int_eq(same_source(&a, &b), spellings[_i].same);
-}
-END_TEST
-
-START_TEST(canonical_conjunctions)
-{
-	struct spec a, b, none;
-	spec_fill(&a, "a");
-	spec_fill(&b, "b");
-	spec_fill(&none, "none");
-	spec_mask(&a, "causal", 0, 0);
-	spec_mask(&a, "window", 100, SPEC_UNBOUNDED);
-	spec_mask(&b, "window", 100, 0);
-	ck_assert(same_source(&a, &b));
-	spec_mask(&b, "window", 4000, 17); /* implied */
-	spec_mask(&b, "causal", 0, 0);
-	ck_assert(same_source(&a, &b));
-	b.mask_count = 0;
-	spec_mask(&b, "window", SPEC_UNBOUNDED, SPEC_UNBOUNDED);
-	ck_assert(same_source(&none, &b));
-	ck_assert(!same_source(&none, &a));
 }
 END_TEST
 
@@ -144,7 +128,7 @@ START_TEST(deterministic)
 	struct spec *a = malloc(sizeof *a);
 	memset(a, 0xa5, sizeof *a);
 	spec_fill(a, "x");
-	spec_mask(a, "window", 31, 2);
+	spec_mask(a, "{window: {left: 31, right: 2}}");
 	struct text first = emit(a);
 	for (int i = 0; i < 3; i++) {
 		struct text again = emit(a);
@@ -228,19 +212,29 @@ START_TEST(prologue)
 		"int KV_GROUP = 3;",
 		"int KEEP_256 = 230;",
 		"float SOFTMAX_SCALE = 0.1f;",
-		"float LOGIT_SCALE = 0.14426951f;",
+		"float LOGIT_SCALE = 1.442695f;",
 		"bool WRITE_LSE = true;",
 		"int RED_WIDTH = 4;",
 		"int SMEM_BYTES = 49152;",
+		"int RUNS = 2;",
+		"int SCAN = 1;",
+		"int BLOCK_Q = 64;",
+		"int BLOCK_K = 32;",
+		"int SINK = 1;",
+		"int SCORE_IDENTITY = 0;",
+		"int HEAD_INPUTS = 1;",
+		"int ROW_INPUTS = 1;",
+		"int COL_INPUTS = 1;",
+		"int CELL_INPUTS = 1;",
+		"int BOUNDS_ROWS = 1;",
+		"int BOUNDS_COLS = 1;",
 		"using Element = Fp16;",
 	};
 	struct spec s;
-	spec_fill(&s, "p");
-	s.head_dim_v = 72;
-	s.kv_group = 3;
+	spec_of(&s,
+	        "head_dim: {qk: 64, v: 72}\ndtype: fp16\noutputs: [out, lse]\nkv_group: 3\nsoftmax_scale: 0.1\nsink: true\n"
+	        "mask: {all: [document, \"k <= q || k < 16\"]}\nscore: bias\nblocks: {size: {q: 64, k: 32}, keep: {local: {left: 1}}}\n");
 	s.keep_256 = 230;
-	s.softmax_scale = 0.1;
-	s.dtype = DTYPE_FP16;
 	struct text out = emit(&s);
 	const char *at = strstr(text_str(&out), "#define DEVICE");
 	ck_assert_ptr_nonnull(at);
@@ -289,6 +283,9 @@ START_TEST(parts)
 	                                    "#line 1 \"templates/ptx.h\"",
 	                                    "#line 1 \"templates/tile.h\"",
 	                                    "#line 1 \"templates/dropout.h\"",
+	                                    "#line 1 \"templates/stream.h\"",
+	                                    "#line 1 \"templates/inputs.h\"",
+	                                    "#line 1 \"templates/walk.h\"",
 	                                    "#line 1 \"templates/sm80/fwd.cu\"",
 	                                    "extern \"C\" __global__"};
 	struct spec s;
@@ -301,7 +298,78 @@ START_TEST(parts)
 		at = found + 1;
 	}
 	ck_assert_ptr_null(strstr(text_str(&out), "#include"));
+	ck_assert_ptr_null(strstr(text_str(&out), "#line 1 \"templates/blocks.cu"));
+	ck_assert_ptr_null(strstr(text_str(&out), "#line 1 \"templates/bounds.cu"));
+	ck_assert_ptr_null(strstr(text_str(&out), "#line 1 \"templates/sm80/input_grad.cu"));
 	text_free(&out);
+}
+END_TEST
+
+/* Kernels of the recipe bring the template that has them. */
+START_TEST(more_parts)
+{
+	static const struct {
+		const char *entry, *part;
+	} rows[] = {{"fagen_blocks", "blocks.cu"},
+	            {"fagen_bounds_rows", "bounds.cu"},
+	            {"fagen_bounds_cols", "bounds.cu"},
+	            {"fagen_input_grad", "sm80/input_grad.cu"}};
+	struct spec s;
+	char line[64];
+	spec_fill(&s, "p");
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct plan *plan = plan_fill();
+		plan->recipe.kernel_count = 2;
+		snprintf(plan->recipe.kernel[1].entry, RECIPE_NAME_MAX, "%s", rows[i].entry);
+		struct text out = emit_plan(&s, plan);
+		snprintf(line, sizeof line, "#line 1 \"templates/%s\"\n", rows[i].part);
+		ck_assert_ptr_nonnull(strstr(text_str(&out), line));
+		ck_assert_ptr_null(strstr(strstr(text_str(&out), line) + 1, line));
+		text_free(&out);
+		free(plan);
+	}
+}
+END_TEST
+
+/* What a score costs is seen in its text: constants are gathered, parts that a row or a column alone decides are not in the
+ * cell, and nothing there turns an int into a float or reads memory but what is staged. */
+START_TEST(scores)
+{
+	static const struct {
+		const char *score, *inputs, *text;
+		double logit_scale;
+	} rows[] = {
+		{"none", "", "return s;", 0.125},
+		{"\"2 * s\"", "", "return s;", 0.25},
+		{"\"-s\"", "", "return -0.125f * s;", 1},
+		{"\"s / 4 * 8 - 1\"", "", "return 0.25f * s - 1.0f;", 1},
+		{"{softcap: {cap: 20}}", "", "return float_tanh(0.00625f * s);", 20},
+		{"alibi", "", "return SOFTMAX_SCALE * s - row.r0 * fabsf(row.r1 - (float)col.offset);", 1},
+		{"bias", "", "return SOFTMAX_SCALE * s + in->cells->bias_0[row.cell + col.offset];", 1},
+		{"\"s + x[q - k]\"", "x: {dtype: f32, shape: [9]}",
+	         "return SOFTMAX_SCALE * s + in->cells->x_0[row.diagonal - col.offset];", 1},
+		{"\"s * x[h, q] + exp(x[h, k])\"", "x: {dtype: f32, shape: [heads, 99]}",
+	         "return SOFTMAX_SCALE * s * row.r0 + col.c0;", 1},
+		{"\"s + (q - 3 * k)\"", "", "return SOFTMAX_SCALE * s + (row.r0 - 3.0f * (float)col.offset);", 1},
+		{"\"k * 2 < q + 5 ? s : 0.5 * s\"", "",
+	         "return row.r0 > 2 * col.offset ? SOFTMAX_SCALE * s : 0.0625f * s;", 1},
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		char yaml[512];
+		struct spec s;
+		snprintf(yaml, sizeof yaml, "{head_dim: 64, softmax_scale: 0.125, score: %s%s%s%s}", rows[i].score,
+		         *rows[i].inputs ? ", inputs: {" : "", rows[i].inputs, *rows[i].inputs ? "}" : "");
+		spec_of(&s, yaml);
+		struct text out = emit(&s);
+		const char *at = strstr(text_str(&out), "DEVICE float score(");
+		ck_assert_ptr_nonnull(at);
+		at = strstr(at, "\treturn") + 1;
+		ck_assert_msg(strncmp(at, rows[i].text, strlen(rows[i].text)) == 0, "%s: %.120s", rows[i].score, at);
+		at = strstr(text_str(&out), "float LOGIT_SCALE = ") + 20;
+		ck_assert_msg(fabs(strtod(at, NULL) / (rows[i].logit_scale * 1.4426950408889634) - 1) < 1e-6,
+		              "%s: %.20s", rows[i].score, at);
+		text_free(&out);
+	}
 }
 END_TEST
 
@@ -429,6 +497,7 @@ START_TEST(no_names)
 	ck_assert_int_eq(nftw("gen/plan.c", names_no_mask, 8, FTW_PHYS), 0);
 	ck_assert_int_eq(nftw("gen/emit.c", names_no_mask, 8, FTW_PHYS), 0);
 	ck_assert_int_eq(nftw("gen/emit_program.c", names_no_mask, 8, FTW_PHYS), 0);
+	ck_assert_int_eq(nftw("gen/emit_expr.c", names_no_mask, 8, FTW_PHYS), 0);
 }
 END_TEST
 
@@ -438,12 +507,13 @@ Suite *suite(void)
 	TCase *t = tcase_create("emit");
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, canonical_masks, 0, sizeof spellings / sizeof *spellings);
-	tcase_add_test(t, canonical_conjunctions);
 	tcase_add_test(t, deterministic);
 	tcase_add_test(t, not_in_the_source);
 	tcase_add_test(t, in_the_source);
 	tcase_add_test(t, prologue);
 	tcase_add_test(t, parts);
+	tcase_add_test(t, more_parts);
+	tcase_add_test(t, scores);
 	tcase_add_test(t, scales);
 	tcase_add_test(t, embedded);
 	tcase_add_test(t, folder_instead);

@@ -28,9 +28,9 @@ static int explain(const char *arguments)
 static void says(const char *arguments, int status, const char *const words[], int count)
 {
 	const int got = explain(arguments);
-	ck_assert_msg(got == status, "'%s' exits with %d, not %d:\n%s", arguments, got, status, output);
+	ck_assert_msg(got == status, "'%s' exits with %d, not %d:\n%.3000s", arguments, got, status, output);
 	for (int i = 0; i < count; i++)
-		ck_assert_msg(strstr(output, words[i]) != NULL, "'%s' does not say '%s':\n%s", arguments, words[i],
+		ck_assert_msg(strstr(output, words[i]) != NULL, "'%s' does not say '%s':\n%.3000s", arguments, words[i],
 		              output);
 }
 #define SAYS(arguments, status, ...)                                \
@@ -54,6 +54,39 @@ START_TEST(tells_the_plan)
 }
 END_TEST
 
+START_TEST(tells_the_program)
+{
+	SAYS("specs/longformer.yaml --pass forward", 0, "any of", "left = 256",
+	     "by closed form, several runs of tiles: ", "k <= 15 || ");
+	SAYS("specs/packed_documents.yaml --pass forward", 0, "by closed form: k + sq <= q + sk",
+	     "by each tile: doc[b, k] == doc[b, ",
+	     "one for each key of a tile, and the least and greatest of each tile", "the index is clamped",
+	     "fagen_bounds_rows");
+	SAYS("specs/gemma2.yaml --pass forward", 0, "tanh(s / 50.0) * 50.0", "d score/d s", "never beyond 50");
+	SAYS("specs/bigbird.yaml --pass forward", 0, "64 queries x 64 keys, kept where ",
+	     "random(h + 458759, q, k) < 3276.8");
+	SAYS("specs/block_lists.yaml --pass forward", 0, "list at launch", "fagen_blocks");
+	SAYS("specs/gpt_oss.yaml --pass forward", 0, "sink[h]", "one value for a head");
+	SAYS("specs/t5_encoder.yaml --pass forward", 0, "one for each diagonal of a tile");
+	SAYS("specs/swin.yaml --pass forward", 0, "the table of a head");
+}
+END_TEST
+
+/* The conjunct that no class of tiles follows from, and why. */
+START_TEST(tells_what_is_undecided)
+{
+	static const char yaml[] = "head_dim: 64\nmask: k <= q && random(5, q, k) < 40000\npasses: [forward]\n";
+	FILE *file = fopen("/tmp/fagen_t_explain.yaml", "w");
+	ck_assert_ptr_nonnull(file);
+	ck_assert_uint_eq(fwrite(yaml, 1, sizeof yaml - 1, file), sizeof yaml - 1);
+	ck_assert_int_eq(fclose(file), 0);
+	SAYS("/tmp/fagen_t_explain.yaml", 0, "by closed form: k <= q",
+	     "by each cell: random(5, q, k) < 40000, because random(5, q, k) may be anything in a tile");
+	SAYS("/tmp/fagen_t_explain.yaml --json", 0, "\"decided\": \"each cell\", \"because\": \"random(5, q, k)\"");
+	remove("/tmp/fagen_t_explain.yaml");
+}
+END_TEST
+
 START_TEST(refuses)
 {
 	static const struct {
@@ -65,7 +98,7 @@ START_TEST(refuses)
 		{"specs/causal_d64.yaml specs/causal_d128.yaml", 2, "one spec at a time"},
 		{"specs/causal_d64.yaml --seq -1", 2, "--seq takes a number"},
 		{"specs/causal_d64.yaml --seq 1e3", 2, "'1e3'"},
-		{"specs/causal_d64.yaml --seq 99999999999999999999", 2, "2147483647"},
+		{"specs/causal_d64.yaml --seq 99999999999999999999", 2, "1073741824"},
 		{"specs/causal_d64.yaml --heads 0", 2, "--heads takes a number from 1"},
 		{"specs/causal_d64.yaml --align 8", 2, "16 or 2"},
 		{"specs/causal_d64.yaml --pass both", 2, "forward or backward"},
@@ -76,7 +109,7 @@ START_TEST(refuses)
 		{"specs/causal_d64.yaml --target sm_90a --gpu A100", 1, "does not run on A100"},
 		{"specs/causal_d64.yaml --heads 3 --heads-kv 2", 1, "needs heads_kv 3, not 2"},
 		{"specs/llama_gqa.yaml --heads 33", 1, "32 and 36"},
-		{"specs/causal_d64.yaml --batch 2147483647 --seq 100000", 1, "2147483647 CTAs"},
+		{"specs/causal_d64.yaml --batch 1073741824 --seq 100000", 1, "2147483647 CTAs"},
 		{"specs/full_d64.yaml --pass forward --json --gpu nothing", 1, "No GPU is called 'nothing'"},
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++)
@@ -130,6 +163,8 @@ START_TEST(json_is_json)
 		"specs/d256.yaml --pass forward --json --gpu L40S",
 		"specs/causal_d64.yaml --json --seq 0 --pass forward",
 		"specs/mistral_window.yaml --json --pass forward --batch 0",
+		"specs/packed_documents.yaml --json --pass forward",
+		"specs/alibi.yaml --json",
 	};
 	for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
 		ck_assert_msg(explain(arguments[i]) == 0, "%s", output);
@@ -148,6 +183,8 @@ Suite *suite(void)
 	TCase *c = tcase_create("explain");
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, tells_the_plan);
+	tcase_add_test(c, tells_the_program);
+	tcase_add_test(c, tells_what_is_undecided);
 	tcase_add_test(c, refuses);
 	tcase_add_test(c, json_is_json);
 	suite_add_tcase(s, c);

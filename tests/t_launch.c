@@ -87,6 +87,7 @@ static void kernel_open(int load_bytes, int kv_group)
 	spec.spec.head_dim_v = D_V;
 	spec.spec.outputs = OUTPUT_OUT | OUTPUT_LSE;
 	spec.spec.keep_256 = 230;
+	spec.spec.input_count = 0;
 	kernel.runtime = &runtime;
 	kernel.spec = &spec;
 	ck_assert_int_eq(driver_primary(&kernel.primary, runtime.driver, 0, &f), 0);
@@ -170,14 +171,14 @@ struct row {
 #define B PASS_BACKWARD
 
 static const struct row refused[] = {
-	{F, 16, 0, AT(batch), -1, "batch", "0 to 2147483647"},
-	{F, 16, 0, AT(batch), INT64_C(1) << 31, "batch", "0 to 2147483647"},
+	{F, 16, 0, AT(batch), -1, "batch", "0 to 1073741824 (2^30)"},
+	{F, 16, 0, AT(batch), LENGTH_MAX + 1LL, "batch", "0 to 1073741824 (2^30)"},
 	{F, 16, 0, AT(batch), INT64_C(1) << 29, "batch", "split the batch"},
 	{F, 16, 0, AT(batch), INT32_MAX / 8, "batch", "blocks of kernel fwd"},
 	{F, 16, 0, AT(heads_q), -8, "heads_q", "0 to"},
 	{F, 16, 0, AT(heads_kv), -4, "heads_kv", "0 to"},
 	{F, 16, 0, AT(seqlen_q), -1, "seqlen_q", "0 to 1073741824"},
-	{F, 16, 0, AT(seqlen_q), INT64_C(1) << 32, "seqlen_q", "0 to 1073741824"},
+	{F, 16, 0, AT(seqlen_q), LENGTH_MAX + 1LL, "seqlen_q", "0 to 1073741824"},
 	{F, 16, 0, AT(seqlen_k), INT64_MIN, "seqlen_k", "0 to 1073741824"},
 	{F, 16, 0, AT(heads_q), 9, "heads_q", "multiple of heads_kv"},
 	{F, 16, 0, AT(heads_q), 2, "heads_q", "multiple of heads_kv"},
@@ -441,6 +442,27 @@ START_TEST(empty_problems)
 }
 END_TEST
 
+/* What there is to do without a query, such as to clear the gradient of an input, is done. */
+START_TEST(one_block_without_queries)
+{
+	static const int64_t shape[][5] = {{2, 8, 4, 0, 300}, {0, 8, 4, 200, 300}, {2, 0, 0, 200, 300}};
+	kernel.pass[PASS_BACKWARD].recipe.kernel[2].grid = GRID_QUERY_TILES_1;
+	for (int i = 0; i < 3; i++) {
+		const int before = fake.state->launches, memsets = fake.state->memsets;
+		const fagen_args a = args_of(shape[i][0], shape[i][1], shape[i][2], shape[i][3], shape[i][4]);
+		ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+		ck_assert_int_eq(fake.state->launches - before, i == 0 ? 2 : 1); /* dkey and dvalue are cleared, too */
+		ck_assert_int_eq(fake.state->memsets, memsets);
+		const struct fake_launch *last = &fake.state->launch[fake.state->launches - 1];
+		struct fagen_abi abi;
+		memcpy(&abi, last->params, sizeof abi);
+		ck_assert_str_eq(last->entry, "bwd_dq");
+		ck_assert_int_eq(last->grid, 1);
+		ck_assert_int_eq(abi.kv_group, shape[i][2] ? 2 : 0);
+	}
+}
+END_TEST
+
 START_TEST(workspace_size_is_pure_and_enough)
 {
 	static const struct {
@@ -474,7 +496,7 @@ START_TEST(workspace_size_is_pure_and_enough)
 		}
 	}
 	fagen_args a = {.struct_size = sizeof a,
-	                .batch = INT32_MAX,
+	                .batch = LENGTH_MAX,
 	                .heads_q = 1,
 	                .heads_kv = 1,
 	                .seqlen_q = 1 << 30,
@@ -486,6 +508,272 @@ START_TEST(workspace_size_is_pure_and_enough)
 	a.seqlen_q = -1;
 	ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_ERROR_INVALID);
 	ck_assert_str_eq(error.field, "seqlen_q");
+}
+END_TEST
+
+/* ---- named inputs ---- */
+
+enum { BIAS, DOC, KEEP, TEMPERATURE, LENGTHS, INPUTS };
+
+static void input_set(int i, const char *name, enum input_dtype dtype, bool grad, int dims, const struct input_dim *dim)
+{
+	struct input *in = &spec.spec.input[i];
+	*in = (struct input){.dtype = dtype, .dims = dims, .grad = grad};
+	snprintf(in->name, sizeof in->name, "%s", name);
+	for (int d = 0; d < dims; d++)
+		in->dim[d] = dim[d];
+}
+
+/* bias f32 [heads, 257, 3] with a gradient, doc i32 [batch, seq_k], keep u8 [batch, heads, blocks_q, blocks_k] of 64 x 128
+ * blocks, temperature bf16 [] with a gradient, lengths i32 [heads_kv, seq_q]. */
+static void spec_inputs(void)
+{
+	const struct input_dim batch = {DIM_BATCH, 0}, heads = {DIM_HEADS, 0}, heads_kv = {DIM_HEADS_KV, 0},
+			       q = {DIM_SEQ_Q, 0}, k = {DIM_SEQ_K, 0}, blocks_q = {DIM_BLOCKS_Q, 0},
+			       blocks_k = {DIM_BLOCKS_K, 0};
+	input_set(BIAS, "bias", INPUT_F32, true, 3, (struct input_dim[]){heads, {DIM_CONST, 257}, {DIM_CONST, 3}});
+	input_set(DOC, "doc", INPUT_I32, false, 2, (struct input_dim[]){batch, k});
+	input_set(KEEP, "keep", INPUT_U8, false, 4, (struct input_dim[]){batch, heads, blocks_q, blocks_k});
+	input_set(TEMPERATURE, "temperature", INPUT_BF16, true, 0, NULL);
+	input_set(LENGTHS, "lengths", INPUT_I32, false, 2, (struct input_dim[]){heads_kv, q});
+	spec.spec.input_count = INPUTS;
+	spec.spec.blocks.size_q = 64;
+	spec.spec.blocks.size_k = 128;
+}
+
+static void inputs_of(fagen_input in[INPUTS])
+{
+	memset(in, 0, INPUTS * sizeof *in);
+	in[BIAS] = (fagen_input){.name = "bias",
+	                         .data = (void *)(uintptr_t)0x20000004,
+	                         .stride = {-771, 3, 1, 5},
+	                         .grad = (void *)(uintptr_t)0x28000000,
+	                         .grad_stride = {1, 24, 8}};
+	in[DOC] = (fagen_input){.name = "doc", .data = (void *)(uintptr_t)0x30000008, .stride = {0, 1}};
+	in[KEEP] = (fagen_input){.name = "keep", .data = (void *)(uintptr_t)0x40000001, .stride = {96, 12, 3, 1}};
+	in[TEMPERATURE] = (fagen_input){
+		.name = "temperature", .data = (void *)(uintptr_t)0x50000002, .grad = (void *)(uintptr_t)0x58000004};
+	in[LENGTHS] = (fagen_input){.name = "lengths", .data = (void *)(uintptr_t)0x60000000, .stride = {200, 1}};
+}
+
+static struct fagen_abi launched(int i)
+{
+	struct fagen_abi abi;
+	memcpy(&abi, fake.state->launch[i].params, sizeof abi);
+	return abi;
+}
+
+START_TEST(inputs_reach_the_kernel_in_the_order_of_the_spec)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_input in[INPUTS], mixed[INPUTS];
+	spec_inputs();
+	inputs_of(in);
+	for (int i = 0; i < INPUTS; i++)
+		mixed[i] = in[(i * 2 + 3) % INPUTS];
+	a.inputs = mixed;
+	a.input_count = INPUTS;
+	struct fagen_abi_input want[FAGEN_ABI_INPUTS] = {
+		[BIAS] = {.data = 0x20000004, .stride = {-771, 3, 1}},   [DOC] = {.data = 0x30000008, .stride = {0, 1}},
+		[KEEP] = {.data = 0x40000001, .stride = {96, 12, 3, 1}}, [TEMPERATURE] = {.data = 0x50000002},
+		[LENGTHS] = {.data = 0x60000000, .stride = {200, 1}},
+	};
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	struct fagen_abi abi = launched(0);
+	ck_assert_mem_eq(abi.input, want, sizeof want);
+	ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+	want[BIAS].grad = 0x28000000;
+	want[BIAS].grad_stride[0] = 1, want[BIAS].grad_stride[1] = 24, want[BIAS].grad_stride[2] = 8;
+	want[TEMPERATURE].grad = 0x58000004;
+	for (int i = 1; i < 4; i++) {
+		abi = launched(i);
+		ck_assert_mem_eq(abi.input, want, sizeof want);
+	}
+	kernel.naive = true;
+	ck_assert_int_eq(launch(B, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "inputs.bias.grad");
+	kernel.naive = false;
+	/* Not wanted: not computed. */
+	mixed[1].grad = NULL;
+	ck_assert_str_eq(mixed[1].name, "bias");
+	ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert(launched(4).input[BIAS].grad == 0 && launched(4).input[TEMPERATURE].grad == 0x58000004);
+}
+END_TEST
+
+#define IN(member) offsetof(fagen_input, member)
+#define STRIDE(i) (IN(stride) + (i) * sizeof(int64_t))
+#define GRAD_STRIDE(i) (IN(grad_stride) + (i) * sizeof(int64_t))
+
+/* One member of good inputs is set to a value. */
+static const struct input_row {
+	enum pass pass;
+	int input;
+	size_t at;
+	int64_t value;
+	const char *field, *says; /* NULL: accepted */
+} input_rows[] = {
+	{F, BIAS, IN(name), 0, "inputs", "name is NULL"},
+	{F, BIAS, IN(data), 0, "inputs.bias.data", "NULL"},
+	{F, BIAS, IN(data), 0x20000002, "inputs.bias.data", "element's 4 bytes"},
+	{F, TEMPERATURE, IN(data), 0x20000001, "inputs.temperature.data", "element's 2 bytes"},
+	{F, DOC, IN(data), 0x20000001, "inputs.doc.data", "element's 4 bytes"},
+	{F, BIAS, STRIDE(0), INT64_MIN, "inputs.bias.stride[0]", "2^63"},
+	{F, BIAS, STRIDE(1), INT64_MAX / 32, "inputs.bias.stride[1]", "2^63"},
+	{F, KEEP, STRIDE(3), INT64_MAX / 2, "inputs.keep.stride[3]", "2^63"},
+	{B, BIAS, IN(grad), 0x20000002, "inputs.bias.grad", "element's 4 bytes"},
+	{B, TEMPERATURE, IN(grad), 0x20000001, "inputs.temperature.grad", "element's 4 bytes"},
+	{B, DOC, IN(grad), 0x20000000, "inputs.doc.grad", "grad: true"},
+	{B, BIAS, GRAD_STRIDE(0), 0, "inputs.bias.grad_stride", "may not overlap"},
+	{B, BIAS, GRAD_STRIDE(1), 23, "inputs.bias.grad_stride", "23 over 257"},
+	{B, BIAS, GRAD_STRIDE(2), 7, "inputs.bias.grad_stride", "may not overlap"},
+	{B, BIAS, GRAD_STRIDE(2), INT64_MAX, "inputs.bias.grad_stride[2]", "2^63"},
+	{F, BIAS, STRIDE(1), 0, NULL, NULL},
+	{F, KEEP, IN(data), 0x40000007, NULL, NULL},
+	{F, DOC, STRIDE(1), -1, NULL, NULL},
+	{F, DOC, STRIDE(2), INT64_MIN, NULL, NULL}, /* a dimension that it does not have */
+	{F, BIAS, GRAD_STRIDE(0), 0, NULL, NULL},   /* forward writes no gradient */
+	{F, DOC, IN(grad), 0x20000001, NULL, NULL},
+	{B, BIAS, IN(grad), 0, NULL, NULL},
+	{B, BIAS, GRAD_STRIDE(1), -24, NULL, NULL},
+	{B, BIAS, GRAD_STRIDE(0), 24 * 257, NULL, NULL},
+};
+
+START_TEST(inputs_are_checked_by_name)
+{
+	const struct input_row *r = &input_rows[_i];
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_input in[INPUTS];
+	spec_inputs();
+	inputs_of(in);
+	a.inputs = in;
+	a.input_count = INPUTS;
+	memcpy((char *)&in[r->input] + r->at, &r->value, sizeof r->value);
+	const int calls = fake.state->calls, rc = launch(r->pass, &a, fake.stream(kernel.primary));
+	if (!r->field) {
+		ck_assert_msg(!rc, "%s: %s", error.field, error.message);
+		return;
+	}
+	ck_assert_int_eq(rc, FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, r->field);
+	ck_assert_msg(strstr(error.message, r->says) != NULL, "\"%s\" is not in: %s", r->says, error.message);
+	ck_assert_int_eq(fake.state->calls, calls);
+}
+END_TEST
+
+static void refuses_inputs(const fagen_args *a, const char *says)
+{
+	ck_assert_int_eq(launch(F, a, NULL), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "inputs");
+	ck_assert_msg(strstr(error.message, says) != NULL, "\"%s\" is not in: %s", says, error.message);
+}
+
+START_TEST(inputs_are_given_once_each)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_input in[INPUTS];
+	spec_inputs();
+	inputs_of(in);
+	a.inputs = in;
+	a.input_count = INPUTS - 1;
+	refuses_inputs(&a, "'lengths' (i32, 2 dimensions)");
+	a.input_count = INPUTS;
+	a.inputs = NULL;
+	refuses_inputs(&a, "input_count is 5");
+	a.inputs = in;
+	in[DOC].name = "bais";
+	refuses_inputs(&a, "did you mean 'bias'");
+	in[DOC].name = "something_else";
+	refuses_inputs(&a, "its inputs are bias, doc, keep, temperature, lengths");
+	in[DOC].name = "keep";
+	refuses_inputs(&a, "'keep' is given twice");
+	/* A caller of the version before inputs. */
+	inputs_of(in);
+	a.struct_size = offsetof(fagen_args, inputs);
+	refuses_inputs(&a, "'bias'");
+	a.struct_size = sizeof a;
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
+	spec.spec.input_count = 0;
+	refuses_inputs(&a, "has no inputs");
+	a.struct_size = offsetof(fagen_args, inputs);
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
+	ck_assert(launched(1).input[0].data == 0);
+}
+END_TEST
+
+/* Nothing asks for the address of an input without elements; what a kernel gets is memory that exists. */
+START_TEST(empty_inputs_may_be_null)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 0);
+	fagen_input in[INPUTS];
+	spec_inputs();
+	inputs_of(in);
+	a.inputs = in;
+	a.input_count = INPUTS;
+	a.query.data = (void *)(uintptr_t)0x100000000;
+	in[DOC].data = in[KEEP].data = NULL;
+	in[DOC].stride[0] = 7;
+	ck_assert_msg(!launch(F, &a, NULL), "%s", error.message);
+	const struct fagen_abi_input want = {.data = 0x100000000};
+	struct fagen_abi abi = launched(0);
+	ck_assert_mem_eq(&abi.input[DOC], &want, sizeof want);
+	ck_assert_mem_eq(&abi.input[KEEP], &want, sizeof want);
+	ck_assert_uint_eq(abi.input[LENGTHS].data, 0x60000000);
+	a = args_of(2, 8, 4, 0, 300);
+	a.query.data = NULL;
+	a.inputs = in;
+	a.input_count = INPUTS;
+	inputs_of(in);
+	in[LENGTHS].data = NULL;
+	ck_assert_msg(!launch(B, &a, NULL), "%s", error.message);
+	ck_assert_uint_eq(launched(1).input[LENGTHS].data, (uintptr_t)a.key.data);
+}
+END_TEST
+
+/* Gradients that are accepted have an address of their own for every entry, and every permuted dense layout is accepted. */
+START_TEST(gradients_never_overlap)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_input in = {.name = "x", .data = (void *)(uintptr_t)0x1000, .grad = (void *)(uintptr_t)0x2000};
+	cu_stream stream = fake.stream(kernel.primary);
+	unsigned state = 1;
+	int accepted_count = 0;
+	a.inputs = &in;
+	a.input_count = 1;
+	spec.spec.input_count = 1;
+	for (int turn = 0; turn < 3000; turn++) {
+		enum { N = 4, REACH = 4000 };
+		struct input_dim dim[N];
+		bool dense_layout = turn % 3 == 0, meets = false;
+		static unsigned char seen[2 * REACH];
+		int64_t size[N], step = 1;
+		memset(seen, 0, sizeof seen);
+		for (int d = 0; d < N; d++) {
+			state = state * 1664525u + 1013904223u;
+			size[d] = 1 + (state >> 20) % 4;
+			dim[d] = (struct input_dim){DIM_CONST, size[d]};
+			in.grad_stride[d] = (int64_t)((state >> 10) % 60) - 30;
+		}
+		for (int i = 0; dense_layout && i < N; i++) {
+			const int d = (i * (turn % 2 ? 1 : 3) + turn) % N;
+			in.grad_stride[d] = turn % 5 ? step : -step;
+			step *= size[d];
+		}
+		input_set(0, "x", INPUT_F32, true, N, dim);
+		for (int64_t e = 0; e < size[0] * size[1] * size[2] * size[3]; e++) {
+			int64_t at = REACH, rest = e;
+			for (int d = 0; d < N; d++) {
+				at += rest % size[d] * in.grad_stride[d];
+				rest /= size[d];
+			}
+			meets = meets || seen[at]++;
+		}
+		const bool taken = !launch(B, &a, stream);
+		ck_assert(!taken || !meets);
+		ck_assert(!dense_layout || taken);
+		accepted_count += taken;
+	}
+	ck_assert_int_gt(accepted_count, 1100); /* not the dense ones alone */
 }
 END_TEST
 
@@ -564,7 +852,12 @@ END_TEST
 START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_input in[INPUTS];
 	cu_stream stream = fake.stream(kernel.primary);
+	spec_inputs();
+	inputs_of(in);
+	a.inputs = in;
+	a.input_count = INPUTS;
 	allocations = locks = 0;
 	int failed = 0;
 	for (int i = 0; i < 100; i++)
@@ -675,7 +968,13 @@ Suite *suite(void)
 	tcase_add_test(t, backward_clears_then_launches_in_order);
 	tcase_add_test(t, strides_of_single_entries_are_dropped);
 	tcase_add_test(t, empty_problems);
+	tcase_add_test(t, one_block_without_queries);
 	tcase_add_test(t, workspace_size_is_pure_and_enough);
+	tcase_add_test(t, inputs_reach_the_kernel_in_the_order_of_the_spec);
+	tcase_add_loop_test(t, inputs_are_checked_by_name, 0, sizeof input_rows / sizeof *input_rows);
+	tcase_add_test(t, inputs_are_given_once_each);
+	tcase_add_test(t, empty_inputs_may_be_null);
+	tcase_add_test(t, gradients_never_overlap);
 	tcase_add_test(t, a_real_stream_needs_no_context_call);
 	tcase_add_test(t, the_current_context_is_kept);
 	tcase_add_test(t, every_failing_call_is_reported_and_undone);

@@ -6,175 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/model.h"
-
-static uint64_t rng_state = 0x2545F4914F6CDD1Du;
-static uint64_t rng(void)
-{
-	rng_state ^= rng_state << 13;
-	rng_state ^= rng_state >> 7;
-	return rng_state ^= rng_state << 17;
-}
-static int64_t rng_in(int64_t least, int64_t most) { return least + (int64_t)(rng() % (uint64_t)(most - least + 1)); }
-
-static int preset_row(const char *name)
-{
-	for (int i = 0; i < preset_count; i++)
-		if (strcmp(preset_table[i].name, name) == 0)
-			return i;
-	ck_abort_msg("no preset %s", name);
-	return -1;
-}
-
-static struct spec spec_plain(int qk, int v)
-{
-	struct spec spec = {.name = "t",
-	                    .head_dim_qk = qk,
-	                    .head_dim_v = v,
-	                    .dtype = DTYPE_BF16,
-	                    .keep_256 = DROPOUT_LEVELS,
-	                    .kv_group = 0,
-	                    .softmax_scale = 0.125,
-	                    .outputs = OUTPUT_OUT | OUTPUT_LSE,
-	                    .passes = {true, true},
-	                    .assume = {4, 16, 16, 4096, 4096, 16}};
-	for (int i = 0; i < TARGET_COUNT; i++)
-		spec.targets[i] = true;
-	return spec;
-}
-
-static void spec_mask(struct spec *spec, const char *preset, int64_t left, int64_t right)
-{
-	spec->mask[spec->mask_count++] = (struct mask_term){preset_row(preset), {left, right}};
-}
-
-/* What the masks mean, written out once more. */
-static bool visible(const struct spec *spec, int64_t sq, int64_t sk, int64_t q, int64_t k)
-{
-	for (int i = 0; i < spec->mask_count; i++) {
-		const char *name = preset_table[spec->mask[i].preset].name;
-		const int64_t *arg = spec->mask[i].arg, behind = (q - sq) - (k - sk);
-		if (strcmp(name, "causal") == 0            ? behind < 0
-		    : strcmp(name, "causal_top_left") == 0 ? k > q
-		                                           : (arg[0] != SPEC_UNBOUNDED && behind > arg[0]) ||
-		                                                     (arg[1] != SPEC_UNBOUNDED && -behind > arg[1]))
-			return false;
-	}
-	return true;
-}
-
-static struct spec spec_random(void)
-{
-	struct spec spec = spec_plain((int)rng_in(2, 32) * 8, (int)rng_in(2, 32) * 8);
-	static const char *const names[] = {"causal", "causal_top_left", "window"};
-	for (int i = (int)rng_in(0, 2); i > 0; i--) {
-		const int which = (int)rng_in(0, 2);
-		const int64_t left = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400),
-			      right = rng() & 1 ? SPEC_UNBOUNDED : rng_in(0, 400);
-		spec_mask(&spec, names[which], which == 2 ? left : 0, which == 2 ? right : 0);
-	}
-	if (rng() % 4 == 0)
-		spec.keep_256 = (int)rng_in(1, 255);
-	spec.dtype = rng() & 1 ? DTYPE_BF16 : DTYPE_FP16;
-	return spec;
-}
-
-static void lower(struct program *program, const struct spec *spec)
-{
-	struct diag diag = {0};
-	ck_assert_msg(program_lower(program, spec, &diag) == 0, "%s", text_str(&diag.text));
-	diag_free(&diag);
-}
-
-/* Plans or returns -1 with the message. */
-static int make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem,
-                enum pass pass, struct diag *diag)
-{
-	static struct program program;
-	const struct device *device = device_find(gpu);
-	ck_assert_ptr_nonnull(device);
-	lower(&program, spec);
-	return plan_make(plan, spec, &program, target_find(device->target), device, problem, pass, diag);
-}
-
-static void must_make(struct plan *plan, const struct spec *spec, const char *gpu, const struct problem *problem,
-                      enum pass pass)
-{
-	struct diag diag = {0};
-	ck_assert_msg(make(plan, spec, gpu, problem, pass, &diag) == 0, "%s", text_str(&diag.text));
-	ck_assert_int_eq(diag.errors, 0);
-	diag_free(&diag);
-}
-
-static const struct candidate *best(const struct plan *plan) { return &plan->candidate[plan->chosen]; }
-
-static const char *const gpus[] = {"A100", "RTX 3090", "L40S", "H200", "B200", "RTX 5090"};
-enum { GPUS = sizeof gpus / sizeof *gpus };
-
-static struct plan plan, other;
-
-/* ---- properties ---- */
-
-static void check_candidate(const struct plan *p, const struct candidate *c)
-{
-	const struct target *t = p->target;
-	if (c->reason[0] != '\0')
-		return;
-	int sum = 0;
-	for (int i = 0; i < c->smem_term_count; i++) {
-		ck_assert(c->smem_term[i].name[0] != '\0' && c->smem_term[i].bytes > 0);
-		sum += c->smem_term[i].bytes;
-	}
-	ck_assert_int_eq(sum, c->smem_bytes);
-	ck_assert_int_le(c->smem_bytes, t->smem_block);
-	ck_assert_int_le(c->regs, t->regs_thread);
-	ck_assert_int_ge(c->ctas_sm, 1);
-	ck_assert_int_le(c->ctas_sm * c->regs * 32 * c->warps, t->regs_sm);
-	ck_assert_int_le(c->ctas_sm * (c->smem_bytes + 1024), t->smem_sm);
-	ck_assert_int_le(c->ctas_sm * 32 * c->warps, t->threads_sm);
-	ck_assert(c->visited >= 0 && c->visited <= 1);
-	ck_assert(isfinite(c->time_us) && c->time_us > 0);
-	double largest = 0;
-	for (int i = 0; i < COST_COUNT; i++) {
-		ck_assert(isfinite(c->cost_us[i]) && c->cost_us[i] >= 0);
-		largest = fmax(largest, c->cost_us[i]);
-	}
-	for (int i = COST_MMA; i <= COST_SMEM && c->bound_by <= COST_SMEM; i++)
-		ck_assert(c->cost_us[c->bound_by] >= c->cost_us[i]);
-	ck_assert(c->time_us >= largest);
-}
-
-static void check_plan(const struct plan *p, const struct spec *spec)
-{
-	ck_assert(p->candidate_count > 0 && p->candidate_count <= CANDIDATES_MAX);
-	ck_assert(p->chosen >= 0 && p->chosen < p->candidate_count);
-	ck_assert_str_eq(best(p)->reason, "");
-	for (int i = 0; i < p->candidate_count; i++) {
-		check_candidate(p, &p->candidate[i]);
-		if (p->candidate[i].reason[0] == '\0')
-			ck_assert(best(p)->time_us <= p->candidate[i].time_us);
-	}
-	ck_assert(p->useful_flop <= best(p)->mma_flop * (1 + 1e-9) || p->pass == PASS_BACKWARD);
-	ck_assert_int_gt(p->recipe.kernel_count, 0);
-	ck_assert_int_eq(p->recipe.load_bytes, p->problem.align);
-	ck_assert_int_eq(p->recipe.kv_group, spec->kv_group);
-	bool main_found = false;
-	for (int i = 0; i < p->recipe.kernel_count; i++) {
-		const struct recipe_kernel *k = &p->recipe.kernel[i];
-		ck_assert(k->tile > 0 && k->threads > 0 && k->threads <= 1024 &&
-		          k->smem_bytes <= p->target->smem_block);
-		main_found |= k->smem_bytes == best(p)->smem_bytes && k->threads == 32 * best(p)->warps;
-	}
-	ck_assert(main_found);
-	struct text text = {0};
-	struct diag diag = {0};
-	struct recipe back;
-	recipe_print(&text, &p->recipe);
-	ck_assert_msg(recipe_parse(&back, text_str(&text), &diag) == 0, "%s", text_str(&diag.text));
-	ck_assert_int_eq(memcmp(&back, &p->recipe, sizeof back), 0);
-	text_free(&text);
-	diag_free(&diag);
-}
+#include "tests/plan_help.h"
 
 START_TEST(random_plans)
 {
@@ -275,8 +107,7 @@ START_TEST(long_sequences_are_sampled_well)
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
 	ck_assert_double_eq_tol(plan.useful_flop / (4.0 * 64 * (double)s * (double)(s + 1) / 2), 1, 1e-3);
 	ck_assert_double_eq_tol(best(&plan)->visited, 0.5, 1e-3);
-	/* Lengths and counts at the edge of what the launch ABI can say. */
-	const struct problem huge = {INT32_MAX, 1, 1, INT32_MAX, INT32_MAX, 2};
+	const struct problem huge = {LENGTH_MAX, 1, 1, LENGTH_MAX, LENGTH_MAX, 2};
 	struct diag diag = {0};
 	ck_assert_int_eq(make(&plan, &spec, "H200", &huge, PASS_FORWARD, &diag), -1);
 	ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "2147483647 CTAs"));
@@ -378,7 +209,7 @@ START_TEST(more_work_takes_longer)
 	spec_mask(&spec, "causal", 0, 0);
 	must_make(&plan, &spec, "A100", &problem, PASS_FORWARD);
 	ck_assert_double_lt(best(&plan)->time_us, 0.65 * full);
-	spec_mask(&spec, "window", 256, SPEC_UNBOUNDED);
+	spec_mask(&spec, "window", 256, UNBOUNDED);
 	must_make(&plan, &spec, "A100", &problem, PASS_FORWARD);
 	ck_assert_double_lt(best(&plan)->time_us, 0.15 * full);
 }
@@ -386,22 +217,24 @@ END_TEST
 
 /* ---- a template of our own: what the planner does with what a row says ---- */
 
-static int fake_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct target *target)
+static int fake_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct program *program,
+                      const struct target *target)
 {
 	static const struct tile_request all[] = {{64, 64, 4, 1},  {64, 64, 4, 2}, {128, 64, 16, 1},
 	                                          {64, 128, 8, 3}, {96, 64, 4, 1}, {64, 32, 4, 1}};
 	memcpy(tile, all, sizeof all);
 	return sizeof all / sizeof *all;
 }
-static bool fake_legal(char reason[REASON_MAX], const struct tile_request *tile, const struct spec *spec)
+static bool fake_legal(char reason[REASON_MAX], const struct tile_request *tile, const struct spec *spec,
+                       const struct program *program)
 {
 	if (tile->m % 64 == 0)
 		return true;
 	snprintf(reason, REASON_MAX, "m is %d; it must be a multiple of 64", tile->m);
 	return false;
 }
-static void fake_shape(struct candidate *c, const struct spec *spec, const struct target *target,
-                       const struct device *device)
+static void fake_shape(struct candidate *c, const struct spec *spec, const struct program *program,
+                       const struct target *target, const struct device *device)
 {
 	c->smem_bytes = 1000 * c->tile_n * c->stages;
 	strcpy(c->smem_term[0].name, "everything");
@@ -410,14 +243,15 @@ static void fake_shape(struct candidate *c, const struct spec *spec, const struc
 	c->regs = c->warps == 16 ? 162 : c->tile_n == 32 ? 300 : 100;
 	c->cost_us[COST_MMA] = (double)c->tile_m * c->tile_n;
 }
-static void fake_recipe(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
-                        const struct target *target)
+static void fake_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
+                        const struct candidate *c, const struct target *target)
 {
 	recipe->kernel_count = 1;
 	recipe->kernel[0] = (struct recipe_kernel){"fake", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes};
 }
 static const struct template_model fake = {.templ = "fake/fwd",
                                            .pass = PASS_FORWARD,
+                                           .main = "fake",
                                            .cc_min = 80,
                                            .tiles = fake_tiles,
                                            .legal = fake_legal,
@@ -433,8 +267,8 @@ static int fake_plan(struct spec *spec, const char *gpu, struct diag *diag)
 	                 &problem, PASS_FORWARD, diag);
 }
 
-static void fake_backward(struct recipe *recipe, const struct spec *spec, const struct candidate *c,
-                          const struct target *target)
+static void fake_backward(struct recipe *recipe, const struct spec *spec, const struct program *program,
+                          const struct candidate *c, const struct target *target)
 {
 	recipe->kernel_count = 3;
 	recipe->kernel[0] = (struct recipe_kernel){"before", GRID_QUERY_TILES, 64, 128, 0};
@@ -452,6 +286,7 @@ START_TEST(backward_traffic)
 	static struct program program;
 	struct template_model row = fake;
 	row.pass = PASS_BACKWARD;
+	row.main = "main";
 	row.recipe = fake_backward;
 	const struct spec spec = spec_plain(64, 64);
 	const struct problem problem = {2, 4, 2, 640, 1280, 16};
@@ -617,24 +452,24 @@ Suite *suite(void);
 Suite *suite(void)
 {
 	Suite *s = suite_create("plan");
-	TCase *c = tcase_create("plan");
-	tcase_set_timeout(c, 120);
-	tcase_add_test(c, random_plans);
-	tcase_add_test(c, every_head_dim);
-	tcase_add_test(c, visited_share);
-	tcase_add_test(c, long_sequences_are_sampled_well);
-	tcase_add_test(c, zero_lengths);
-	tcase_add_test(c, wrong_problems);
-	tcase_add_test(c, hbm_traffic);
-	tcase_add_test(c, measured_anchor);
-	tcase_add_test(c, more_work_takes_longer);
-	tcase_add_test(c, backward_traffic);
-	tcase_add_test(c, reasons_name_numbers);
-	tcase_add_test(c, explicit_tiles);
-	tcase_add_test(c, equal_times_take_the_first);
-	tcase_add_test(c, d256_backward_on_99_kib);
-	tcase_add_test(c, backward_128_is_not_a_cliff);
-	tcase_add_test(c, naive_plans);
-	suite_add_tcase(s, c);
+	TCase *t = tcase_create("plan");
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, random_plans);
+	tcase_add_test(t, every_head_dim);
+	tcase_add_test(t, visited_share);
+	tcase_add_test(t, long_sequences_are_sampled_well);
+	tcase_add_test(t, zero_lengths);
+	tcase_add_test(t, wrong_problems);
+	tcase_add_test(t, hbm_traffic);
+	tcase_add_test(t, measured_anchor);
+	tcase_add_test(t, more_work_takes_longer);
+	tcase_add_test(t, backward_traffic);
+	tcase_add_test(t, reasons_name_numbers);
+	tcase_add_test(t, explicit_tiles);
+	tcase_add_test(t, equal_times_take_the_first);
+	tcase_add_test(t, d256_backward_on_99_kib);
+	tcase_add_test(t, backward_128_is_not_a_cliff);
+	tcase_add_test(t, naive_plans);
+	suite_add_tcase(s, t);
 	return s;
 }

@@ -130,10 +130,10 @@ START_TEST(problem_text)
 	problem_print(&text, &p);
 	ck_assert_str_eq(text_str(&text), "b4 hq32 hkv8 sq4096 sk0 align16");
 	for (int i = 0; i < 2000; i++) {
-		p = (struct problem){rng_in(0, INT32_MAX), 0,
-		                     rng_in(1, 40000),     rng_in(0, INT32_MAX),
-		                     rng_in(0, INT32_MAX), rng() & 1 ? 16 : 2};
-		p.heads_q = p.heads_kv * rng_in(1, 50000);
+		p = (struct problem){rng_in(0, LENGTH_MAX), 0,
+		                     rng_in(1, 40000),      rng_in(0, LENGTH_MAX),
+		                     rng_in(0, LENGTH_MAX), rng() & 1 ? 16 : 2};
+		p.heads_q = p.heads_kv * rng_in(1, 20000);
 		text.len = 0;
 		problem_print(&text, &p);
 		ck_assert_int_eq(problem_parse(&q, text_str(&text), &diag), 0);
@@ -154,8 +154,9 @@ START_TEST(problem_text)
 		"b1 hq33 hkv2 sq1 sk1 align16",
 		"b1 hq3 hkv2 sq1 sk1 align2",
 		"b1 hq1 hkv2 sq1 sk1 align2",
-		"b2147483648 hq1 hkv1 sq1 sk1 align2",
+		"b1073741825 hq1 hkv1 sq1 sk1 align2",
 		"b1 hq1 hkv1 sq99999999999999999999 sk1 align2",
+		"b1 hq1 hkv1 sq1 sk1073741825 align2",
 		"hq1 b1 hkv1 sq1 sk1 align2",
 		"b1 hq1 hkv1 sq0x10 sk1 align2",
 	};
@@ -315,9 +316,10 @@ START_TEST(grid_counts)
 			tiles_q++;
 		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
 			tiles_k++;
-		const int64_t expected[GRID_COUNT] = {tiles_q * s.heads_q * s.batch, tiles_k * s.heads_kv * s.batch,
-		                                      tiles_k * s.heads_q * s.batch,
-		                                      tiles_q * tiles_k * s.heads_q * s.batch};
+		const int64_t heads = s.batch * s.heads_q;
+		const int64_t expected[GRID_COUNT] = {tiles_q * heads, tiles_q * heads > 0 ? tiles_q * heads : 1,
+		                                      tiles_k * s.heads_kv * s.batch, tiles_k * heads,
+		                                      tiles_q * tiles_k * heads};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
 		const struct recipe_piece p = {.tile = (int)rng_in(0, 200),
@@ -326,8 +328,20 @@ START_TEST(grid_counts)
 		int64_t rows = s.seqlen_q;
 		while (p.tile > 0 && rows % p.tile != 0)
 			rows++;
-		int64_t bytes[SIZE_COUNT] = {4 * s.batch * s.heads_q * rows, 4 * s.batch * s.heads_q * rows * p.unit,
-		                             4 * s.batch * s.heads_q * s.seqlen_q * s.seqlen_k};
+		if (p.size >= SIZE_TILES_Q && (p.tile == 0 || (p.size == SIZE_BLOCKS && p.unit == 0))) {
+			ck_assert_int_eq(recipe_piece_bytes(&p, &s), -1);
+			continue;
+		}
+		int64_t down = 0, across = 0, blocks = 0; /* tiles of queries, tiles of keys, blocks of keys */
+		for (int64_t n = 0; p.tile > 0 && n < s.seqlen_q; n += p.tile)
+			down++;
+		for (int64_t n = 0; p.tile > 0 && n < s.seqlen_k; n += p.tile)
+			across++;
+		for (int64_t n = 0; p.unit > 0 && n < s.seqlen_k; n += p.unit)
+			blocks++;
+		int64_t bytes[SIZE_COUNT] = {
+			4 * heads * rows,          4 * heads * rows * p.unit,   4 * heads * s.seqlen_q * s.seqlen_k,
+			4 * heads * down * p.unit, 4 * heads * across * p.unit, heads * down * blocks};
 		while (bytes[p.size] % 256 != 0)
 			bytes[p.size]++;
 		ck_assert_int_eq(recipe_piece_bytes(&p, &s), bytes[p.size]);
@@ -344,7 +358,8 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	for (int grid = 0; grid < GRID_COUNT; grid++) {
 		k.grid = (enum recipe_grid)grid;
 		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){big, big, big, big, big}), -1);
-		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){0, big, big, big, big}), 0);
+		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){0, big, big, big, big}),
+		                 grid == GRID_QUERY_TILES_1);
 		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, -1, -1}), -1);
 	}
 	k.tile = 0;

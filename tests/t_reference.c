@@ -1,13 +1,6 @@
 /* The judge is judged: the reference against hand-computed cases, finite differences and known answers; the comparison
- * against planted errors. */
-#include <check.h>
-#include <inttypes.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "check/case.h"
+ * against planted errors. What specs mean to it is in t_meaning. */
+#include "tests/world.h"
 
 /* The device's definition of dropout is also C. */
 #define DEVICE static __attribute__((unused))
@@ -17,96 +10,6 @@ static int device_keep_256;
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 #include "templates/dropout.h"
 #pragma GCC diagnostic pop
-
-/* ---- a problem with all its tensors ------------------------------------------------------------------------------- */
-
-struct world {
-	struct ref_case c;
-	int64_t n_q, n_k, n_v, n_o, rows; /* elements of query, key, value, out; query rows */
-	double *q, *k, *v, *dout, *dlse;
-	struct ref_forward f;
-	struct ref_backward g;
-};
-
-static double *doubles(int64_t n)
-{
-	double *p = calloc((size_t)n + 1, sizeof *p);
-	ck_assert_ptr_nonnull(p);
-	return p;
-}
-
-static void world_make(struct world *w, const struct ref_case *c, enum input_kind kind, uint64_t seed)
-{
-	memset(w, 0, sizeof *w);
-	w->c = *c;
-	w->rows = c->batch * c->heads_q * c->seqlen_q;
-	const int64_t cols = c->batch * c->heads_kv * c->seqlen_k;
-	w->n_q = w->rows * c->head_dim_qk;
-	w->n_k = cols * c->head_dim_qk;
-	w->n_v = cols * c->head_dim_v;
-	w->n_o = w->rows * c->head_dim_v;
-	w->q = doubles(w->n_q), w->k = doubles(w->n_k), w->v = doubles(w->n_v);
-	w->dout = doubles(w->n_o), w->dlse = doubles(w->rows);
-	w->f = (struct ref_forward){doubles(w->n_o), doubles(w->rows)};
-	w->g = (struct ref_backward){doubles(w->n_q), doubles(w->n_k), doubles(w->n_v)};
-	input_fill(w->q, w->rows, c->head_dim_qk, kind, ROLE_QUERY, c->softmax_scale, c->bf16, seed, 0);
-	input_fill(w->k, cols, c->head_dim_qk, kind, ROLE_KEY, c->softmax_scale, c->bf16, seed, 0);
-	input_fill(w->v, cols, c->head_dim_v, kind, ROLE_VALUE, c->softmax_scale, c->bf16, seed, 0);
-	input_fill(w->dout, w->rows, c->head_dim_v, kind, ROLE_DOUT, c->softmax_scale, c->bf16, seed, 0);
-	input_fill(w->dlse, w->rows, 1, kind, ROLE_DLSE, c->softmax_scale, c->bf16, seed, 0);
-}
-
-static void world_forward(struct world *w) { ref_attention_forward(&w->f, &w->c, w->q, w->k, w->v); }
-static void world_backward(struct world *w)
-{
-	ref_attention_backward(&w->g, &w->c, w->q, w->k, w->v, w->dout, w->dlse);
-}
-
-static void world_free(struct world *w)
-{
-	free(w->q), free(w->k), free(w->v), free(w->dout), free(w->dlse);
-	free(w->f.out), free(w->f.lse);
-	free(w->g.dquery), free(w->g.dkey), free(w->g.dvalue);
-}
-
-static struct ref_case shape(int64_t b, int64_t hq, int64_t hk, int64_t sq, int64_t sk, int d, int dv)
-{
-	return (struct ref_case){.batch = b,
-	                         .heads_q = hq,
-	                         .heads_kv = hk,
-	                         .seqlen_q = sq,
-	                         .seqlen_k = sk,
-	                         .head_dim_qk = d,
-	                         .head_dim_v = dv,
-	                         .softmax_scale = 1 / sqrt(d),
-	                         .keep_256 = 256,
-	                         .seed = 0x123456789abcdef0u,
-	                         .offset = 5,
-	                         .bf16 = true};
-}
-
-static struct ref_case masked(struct ref_case c, struct ref_mask m)
-{
-	c.mask[c.mask_count++] = m;
-	return c;
-}
-static const struct ref_mask causal = {.causal = true}, top_left = {.causal_top_left = true};
-
-static double tensor_max(const double *x, int64_t n)
-{
-	double max = 0;
-	for (int64_t i = 0; i < n; i++)
-		max = fmax(max, fabs(x[i]));
-	return max;
-}
-
-static double difference_max(const double *a, const double *b, int64_t n)
-{
-	double max = 0;
-	for (int64_t i = 0; i < n; i++)
-		max = fmax(max, fabs(a[i] - b[i]));
-	return max;
-}
 
 /* ---- hand-computed cases ------------------------------------------------------------------------------------------- */
 
@@ -169,54 +72,12 @@ START_TEST(test_two_keys) /* scores ln 3 apart: weights 3/4 and 1/4 */
 }
 END_TEST
 
-static const struct {
-	const char *name;
-	struct ref_mask mask;
-	int64_t sq, sk;
-	int counts[4];
-} mask_rows[] = {
-	{"MSK-05 bottom right", {.causal = true}, 2, 5, {4, 5}},
-	{"MSK-05 top left", {.causal_top_left = true}, 2, 5, {1, 2}},
-	{"MSK-04 decode", {.causal = true}, 1, 5, {5}},
-	{"MSK-01 more queries than keys", {.causal = true}, 4, 2, {0, 0, 1, 2}},
-	{"top left, more queries", {.causal_top_left = true}, 4, 2, {1, 2, 2, 2}},
-	{"window", {.window = true, .left = 1, .right = 0}, 4, 4, {1, 2, 2, 2}},
-	{"window, both sides", {.window = true, .left = 1, .right = 1}, 4, 4, {2, 3, 3, 2}},
-	{"window, unbounded left", {.window = true, .left = INT64_MAX, .right = 0}, 3, 5, {3, 4, 5}},
-	{"window, unbounded", {.window = true, .left = INT64_MAX, .right = INT64_MAX}, 2, 7, {7, 7}},
-	{"window past the keys", {.window = true, .left = 0, .right = 0}, 4, 2, {0, 0, 1, 1}},
-};
-
-START_TEST(test_mask)
-{
-	const struct ref_case c =
-		masked(shape(1, 1, 1, mask_rows[_i].sq, mask_rows[_i].sk, 16, 16), mask_rows[_i].mask);
-	for (int64_t q = 0; q < c.seqlen_q; q++) {
-		int count = 0;
-		for (int64_t k = 0; k < c.seqlen_k; k++)
-			count += ref_visible(&c, q, k);
-		ck_assert_msg(count == mask_rows[_i].counts[q], "%s: row %" PRId64 " sees %d keys, not %d",
-		              mask_rows[_i].name, q, count, mask_rows[_i].counts[q]);
-	}
-}
-END_TEST
-
-START_TEST(test_masks_combine)
-{
-	const struct ref_case c = masked(masked(shape(1, 1, 1, 3, 5, 16, 16), causal), top_left);
-	int count = 0;
-	for (int q = 0; q < 3; q++)
-		for (int k = 0; k < 5; k++)
-			count += ref_visible(&c, q, k);
-	ck_assert_int_eq(count, 1 + 2 + 3);
-}
-END_TEST
-
 START_TEST(test_empty_rows) /* MSK-01: rows that see nothing give zeros, and nothing of them reaches a gradient */
 {
-	const struct ref_case c = masked(shape(1, 2, 1, 8, 4, 16, 8), causal);
+	const struct ref_case c = shape(1, 2, 1, 8, 4, 16, 8);
 	struct world w;
 	world_make(&w, &c, INPUT_GAUSS, 4);
+	world_mean(&w, CAUSAL, 1);
 	world_forward(&w);
 	world_backward(&w);
 	for (int row = 0; row < 16; row++)
@@ -257,9 +118,10 @@ END_TEST
 
 START_TEST(test_nan_stays_in_its_row) /* NUM-11 */
 {
-	const struct ref_case c = masked(shape(1, 2, 2, 8, 8, 16, 16), causal);
+	const struct ref_case c = shape(1, 2, 2, 8, 8, 16, 16);
 	struct world w;
 	world_make(&w, &c, INPUT_INF, 4);
+	world_mean(&w, CAUSAL, 1);
 	ck_assert(isinf(w.k[3 * 16 + 5]) && isinf(w.k[3 * 16 + 6]));
 	world_forward(&w);
 	for (int row = 0; row < 16; row++) {
@@ -276,8 +138,6 @@ END_TEST
 static struct ref_case rich_case(int i)
 {
 	struct ref_case c = shape(2, 4, 2, 7, 9, 16, 8);
-	if (i & 1)
-		c = masked(c, causal);
 	if (i & 2)
 		c.keep_256 = 150;
 	if (i & 4)
@@ -291,6 +151,8 @@ START_TEST(test_weights_sum_to_one) /* NUM-10: the weights recomputed from LSE *
 	const struct ref_case c = rich_case(_i);
 	struct world w;
 	world_make(&w, &c, INPUT_GAUSS, 5);
+	if (_i & 1)
+		world_mean(&w, CAUSAL, 1);
 	world_forward(&w);
 	for (int64_t row = 0; row < w.rows; row++) {
 		const int64_t q = row % c.seqlen_q, h = row / c.seqlen_q % c.heads_q, b = row / c.seqlen_q / c.heads_q;
@@ -311,39 +173,13 @@ START_TEST(test_weights_sum_to_one) /* NUM-10: the weights recomputed from LSE *
 }
 END_TEST
 
-static double loss(struct world *w)
-{
-	double sum = 0;
-	world_forward(w);
-	for (int64_t i = 0; i < w->n_o; i++)
-		sum += w->f.out[i] * w->dout[i];
-	for (int64_t i = 0; i < w->rows; i++)
-		if (isfinite(w->f.lse[i]))
-			sum += w->f.lse[i] * w->dlse[i];
-	return sum;
-}
-
-static void slope_check(struct world *w, const char *name, double *x, int64_t n, const double *gradient)
-{
-	const double step = 1e-5;
-	for (int64_t i = 0; i < n; i += 3) {
-		const double at = x[i];
-		x[i] = at + step;
-		const double above = loss(w);
-		x[i] = at - step;
-		const double below = loss(w);
-		x[i] = at;
-		const double slope = (above - below) / (2 * step);
-		ck_assert_msg(fabs(slope - gradient[i]) < 2e-8 * (1 + fabs(slope)),
-		              "%s[%" PRId64 "]: slope %.12g, gradient %.12g", name, i, slope, gradient[i]);
-	}
-}
-
 START_TEST(test_gradients) /* against central differences: GQA, masks, dropout, dlse, both length orders */
 {
 	const struct ref_case c = rich_case(_i);
 	struct world w;
 	world_make(&w, &c, INPUT_GAUSS, 6);
+	if (_i & 1)
+		world_mean(&w, CAUSAL, 1);
 	world_backward(&w);
 	slope_check(&w, "query", w.q, w.n_q, w.g.dquery);
 	slope_check(&w, "key", w.k, w.n_k, w.g.dkey);
@@ -372,17 +208,18 @@ END_TEST
 
 START_TEST(test_plain) /* the yardstick errs by the type's rounding: neither nothing nor much */
 {
-	struct ref_case c = masked(shape(1, 4, 2, 70, 90, 64, 32), causal);
+	struct ref_case c = shape(1, 4, 2, 70, 90, 64, 32);
 	c.keep_256 = _i & 1 ? 200 : 256;
 	c.bf16 = _i < 2;
 	struct world w;
 	world_make(&w, &c, INPUT_GAUSS, 8);
+	world_mean(&w, CAUSAL, 1);
 	world_forward(&w);
 	world_backward(&w);
 	struct ref_forward f = {doubles(w.n_o), doubles(w.rows)};
-	struct ref_backward g = {doubles(w.n_q), doubles(w.n_k), doubles(w.n_v)};
-	ref_plain_forward(&f, &c, w.q, w.k, w.v);
-	ref_plain_backward(&g, &c, w.q, w.k, w.v, w.dout, w.dlse);
+	struct ref_backward g = {.dquery = doubles(w.n_q), .dkey = doubles(w.n_k), .dvalue = doubles(w.n_v)};
+	ref_plain_forward(&f, &w.c, w.q, w.k, w.v);
+	ref_plain_backward(&g, &w.c, w.q, w.k, w.v, w.dout, w.dlse);
 	const double unit = number_ulp(1, c.bf16);
 	const struct {
 		const double *plain, *want;
@@ -554,11 +391,13 @@ END_TEST
 
 START_TEST(test_dropout_after_sum) /* RNG-09: a row whose kept keys are none gives O = 0 and the LSE of all its keys */
 {
-	struct ref_case c = masked(shape(1, 1, 1, 64, 64, 16, 16), causal), undropped = c;
+	struct ref_case c = shape(1, 1, 1, 64, 64, 16, 16), undropped = c;
 	c.keep_256 = 26;
 	struct world w, u;
 	world_make(&w, &c, INPUT_GAUSS, 9);
 	world_make(&u, &undropped, INPUT_GAUSS, 9);
+	world_mean(&w, CAUSAL, 1);
+	world_mean(&u, CAUSAL, 1);
 	world_forward(&w);
 	world_forward(&u);
 	ck_assert_double_eq(difference_max(w.f.lse, u.f.lse, 64), 0);
@@ -747,6 +586,27 @@ START_TEST(test_compare_mean_square) /* an error too small for any element, but 
 }
 END_TEST
 
+START_TEST(test_compare_sum) /* each element may be off by its own spread, and by the yardstick's largest error */
+{
+	double want[4] = {100, 0.5, -3, 8}, plain[4] = {100.01, 0.5, -3, 8}, spread[4] = {10, 0.1, 0, 1}, got[4];
+	const struct compare c = {.name = "dslope", .dim = {1, 1, 1, 4}, .bf16 = true, .floor = 0.001};
+	for (int i = 0; i < 4; i++) {
+		const double bound = 1.5 * (plain[0] - want[0]) + (1 / 128.0 + 0.001) * spread[i];
+		struct compare_result r;
+		memcpy(got, want, sizeof got);
+		got[i] += 0.99 * bound;
+		compare_sum(&r, &c, got, want, plain, spread);
+		ck_assert_msg(r.ok, "%s", r.text);
+		got[i] = want[i] - 1.01 * bound;
+		compare_sum(&r, &c, got, want, plain, spread);
+		ck_assert(!r.ok && strstr(r.text, "1 of 4"));
+		got[i] = NAN;
+		compare_sum(&r, &c, got, want, plain, spread);
+		ck_assert(!r.ok);
+	}
+}
+END_TEST
+
 /* ---- layouts and the spelling of a case ---------------------------------------------------------------------------------- */
 
 START_TEST(test_layout) /* every element has its own place inside the buffer, aligned as promised */
@@ -821,8 +681,6 @@ Suite *suite(void)
 	tcase_add_test(t, test_zero_scores);
 	tcase_add_test(t, test_one_key);
 	tcase_add_test(t, test_two_keys);
-	tcase_add_loop_test(t, test_mask, 0, (int)(sizeof mask_rows / sizeof *mask_rows));
-	tcase_add_test(t, test_masks_combine);
 	tcase_add_test(t, test_empty_rows);
 	tcase_add_test(t, test_no_keys);
 	tcase_add_test(t, test_nan_stays_in_its_row);
@@ -852,6 +710,7 @@ Suite *suite(void)
 	tcase_add_test(t, test_compare_specials);
 	tcase_add_test(t, test_compare_bound);
 	tcase_add_test(t, test_compare_mean_square);
+	tcase_add_test(t, test_compare_sum);
 	suite_add_tcase(s, t);
 	t = tcase_create("case");
 	tcase_add_loop_test(t, test_layout, 0, LAYOUT_COUNT);

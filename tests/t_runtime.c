@@ -240,6 +240,76 @@ START_TEST(both_passes_load)
 }
 END_TEST
 
+/* Masks that read inputs, a block layout given as lists and a sink with a gradient: every piece of workspace reaches the
+ * kernels, in a place of its own. */
+START_TEST(inputs_get_their_workspace)
+{
+	spec = parse(rt, "fagen: 1\nname: t\nhead_dim: 64\nmask: {all: [causal, document]}\nsink: true\n"
+	                 "blocks: {size: 64, from: lists}\npasses: [forward, backward]\nkv_group: any\n");
+	fagen_kernel *k = get(0);
+	enum { BATCH = 2, HEADS = 4, SEQ = 256, BLOCKS = SEQ / 64 };
+	const fagen_input inputs[] = {
+		{.name = "doc", .data = (void *)(uintptr_t)0x1000, .stride = {SEQ, 1}},
+		{.name = "sink",
+	         .data = (void *)(uintptr_t)0x2000,
+	         .stride = {1},
+	         .grad = (void *)(uintptr_t)0x3000,
+	         .grad_stride = {1}},
+		{.name = "block_index", .data = (void *)(uintptr_t)0x4000, .stride = {0, 0, BLOCKS, 1}},
+		{.name = "block_count", .data = (void *)(uintptr_t)0x5000, .stride = {0, 0, 1}},
+	};
+	const fagen_tensor tensor = {(void *)(uintptr_t)0x100000, HEADS * SEQ * 64, SEQ * 64, 64},
+			   row = {(void *)(uintptr_t)0x200000, HEADS * SEQ, SEQ, 1};
+	fagen_args a = {.struct_size = sizeof a,
+	                .batch = BATCH,
+	                .heads_q = HEADS,
+	                .heads_kv = HEADS,
+	                .seqlen_q = SEQ,
+	                .seqlen_k = SEQ,
+	                .query = tensor,
+	                .key = tensor,
+	                .value = tensor,
+	                .out = tensor,
+	                .dout = tensor,
+	                .dquery = tensor,
+	                .dkey = tensor,
+	                .dvalue = tensor,
+	                .lse = row,
+	                .inputs = inputs,
+	                .input_count = 4};
+	size_t bytes = 0;
+	ck_assert_int_eq(fagen_workspace_size(&bytes, k, &a, &error), FAGEN_OK);
+	a.workspace = (void *)(uintptr_t)0x10000000;
+	a.workspace_size = bytes;
+	for (int pass = 0; pass < PASS_COUNT; pass++) {
+		const struct kernel_pass *p = &k->pass[pass];
+		const int first = fake.state->launches;
+		ck_assert_msg(!(pass ? fagen_backward : fagen_forward)(k, &a, NULL, &error), "%s", error.message);
+		ck_assert_int_eq(fake.state->launches - first, p->recipe.kernel_count);
+		ck_assert_str_eq(fake.state->launch[first].entry, "fagen_blocks");
+		struct fagen_abi abi;
+		memcpy(&abi, fake.state->launch[first].params, sizeof abi);
+		const struct {
+			unsigned long long at;
+			bool used;
+		} piece[] = {{abi.blocks, true}, {abi.bounds_rows, true},  {abi.bounds_cols, true},
+		             {abi.delta, pass},  {abi.dquery_accum, pass}, {abi.grad_partial, pass}};
+		for (size_t i = 0; i < sizeof piece / sizeof *piece; i++) {
+			ck_assert_msg((piece[i].at != 0) == piece[i].used, "piece %zu", i);
+			ck_assert(!piece[i].used || (piece[i].at >= 0x10000000 && piece[i].at < 0x10000000 + bytes));
+			for (size_t j = 0; j < i; j++)
+				ck_assert(!piece[i].used || piece[i].at != piece[j].at);
+		}
+		const int sink = spec_input_find(&spec->spec, "sink"),
+			  lists = spec_input_find(&spec->spec, "block_index");
+		ck_assert_uint_eq(abi.input[sink].data, 0x2000);
+		ck_assert_uint_eq(abi.input[sink].grad, pass ? 0x3000 : 0);
+		ck_assert_uint_eq(abi.input[lists].data, 0x4000);
+		ck_assert_int_eq(abi.input[lists].stride[2], BLOCKS);
+	}
+}
+END_TEST
+
 START_TEST(a_class_has_one_kernel)
 {
 	fagen_kernel *k = get(0), *other = NULL;
@@ -298,10 +368,11 @@ START_TEST(requests_are_refused_by_name)
 		{{.align = 3}, "problem.align", "16"},
 		{{.align = -16}, "problem.align", "16"},
 		{{.batch = -1}, "problem.batch", "-1"},
-		{{.heads_q = INT64_C(1) << 40}, "problem.heads_q", "2147483647"},
+		{{.heads_q = INT64_C(1) << 40}, "problem.heads_q", "1073741824 (2^30)"},
 		{{.heads_kv = -2}, "problem.heads_kv", "-2"},
 		{{.seqlen_q = INT64_MIN}, "problem.seqlen_q", "0 (as the spec assumes)"},
 		{{.seqlen_k = -5}, "problem.seqlen_k", "-5"},
+		{{.seqlen_k = LENGTH_MAX + 1LL}, "problem.seqlen_k", "1073741824 (2^30)"},
 		{{.heads_q = 7, .heads_kv = 2}, "problem.heads_kv", "same number of query heads"},
 	};
 	fagen_kernel *k = NULL;
@@ -539,7 +610,28 @@ START_TEST(no_compiler_is_a_compiler_error)
 		ck_assert_int_eq(fagen_kernel_get(&k, second, parse(second, SPEC), NULL, 0, &error),
 		                 FAGEN_ERROR_COMPILER);
 		ck_assert(error.message[0] && !k);
+		ck_assert_int_eq(error.nvrtc_result, 0);
 	}
+	fagen_close(second);
+}
+END_TEST
+
+START_TEST(what_the_compiler_answered_is_handed_on)
+{
+	char folder[512], path[640];
+	fagen_runtime *second = NULL;
+	fagen_kernel *k = NULL;
+	test_folder(folder);
+	snprintf(path, sizeof path, "%s/fake_nvrtc/libnvrtc.so.13", folder);
+	setenv("FAKE_NVRTC_RESULT", "6", 1);
+	const fagen_config config = {.struct_size = sizeof config, .cache_dir = "", .nvrtc_path = path};
+	ck_assert_int_eq(fagen_open(&second, &config, &error), FAGEN_OK);
+	ck_assert_int_eq(fagen_kernel_get(&k, second, parse(second, SPEC), NULL, 0, &error), FAGEN_ERROR_COMPILER);
+	ck_assert_int_eq(error.nvrtc_result, 6);
+	ck_assert_ptr_nonnull(strstr(error.message, "refused the source"));
+	fagen_spec *wrong = NULL;
+	ck_assert_int_eq(fagen_spec_parse(&wrong, second, "", 0, "t.yaml", &error), FAGEN_ERROR_SPEC);
+	ck_assert_int_eq(error.nvrtc_result, 0);
 	fagen_close(second);
 }
 END_TEST
@@ -721,6 +813,7 @@ Suite *suite(void)
 	tcase_add_test(t, the_first_driver_call_is_in_kernel_get);
 	tcase_add_test(t, a_kernel_is_complete_when_it_is_handed_out);
 	tcase_add_test(t, both_passes_load);
+	tcase_add_test(t, inputs_get_their_workspace);
 	tcase_add_test(t, a_class_has_one_kernel);
 	tcase_add_test(t, devices_are_recognised);
 	tcase_add_test(t, requests_are_refused_by_name);
@@ -734,6 +827,7 @@ Suite *suite(void)
 	tcase_add_test(t, the_stub_library_is_recognised);
 	tcase_add_test(t, another_context_stays_current);
 	tcase_add_test(t, no_compiler_is_a_compiler_error);
+	tcase_add_test(t, what_the_compiler_answered_is_handed_on);
 	tcase_add_test(t, threads_share_the_work);
 	tcase_add_test(t, a_fork_after_the_driver_started_is_refused);
 	tcase_add_test(t, a_fork_before_the_driver_started_works);

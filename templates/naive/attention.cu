@@ -15,7 +15,6 @@ struct Smem {
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_naive.c disagree");
 
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
-constexpr float LN2 = 0.693147180559945f;
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 
 // acc += A B over `depth` steps; a(row, step) and b(step, col) give the elements of the tile, 0 outside the matrices.
@@ -115,7 +114,7 @@ struct Tile {
 	}
 };
 
-// visit(q, k, row state, column state, dot product) for the cells of a tile of Q K^T that exist.
+// visit(q, k, dot product) for the cells of a tile of Q K^T that exist.
 template <class Visit> DEVICE void each_score(const fagen_abi &p, const Tile &t, Smem &smem, Visit visit)
 {
 	const Matrix query(p.query, t.b, t.h), key(p.key, t.b, head_kv(p, t.h));
@@ -127,8 +126,7 @@ template <class Visit> DEVICE void each_score(const fagen_abi &p, const Tile &t,
 	each_cell(acc, [&](int row, int col, float s) {
 		const int q = t.q0 + row, k = t.k0 + col;
 		if (q < p.seqlen_q && k < p.seqlen_k)
-			visit(q, k, row_state(t.b, t.h, q, p.seqlen_q, p.seqlen_k),
-			      col_state(t.b, t.h, k, p.seqlen_q, p.seqlen_k), s);
+			visit(q, k, s);
 	});
 }
 
@@ -159,13 +157,14 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_scores(const _
 {
 	extern __shared__ __align__(16) unsigned char smem_bytes[];
 	const Tile t(p);
-	each_score(p, t, *reinterpret_cast<Smem *>(smem_bytes), [&](int q, int k, RowState row, ColState col, float s) {
-		score_row(p, p.scores, t.b, t.h, q)[k] =
-			mask_keep(row, col) ? score(s, row, col) * LOGIT_SCALE : minus_infinity();
+	each_score(p, t, *reinterpret_cast<Smem *>(smem_bytes), [&](int q, int k, float s) {
+		const bool visible = mask_plain(&p, t.b, t.h, q, k);
+		const float logit = score_plain(&p, t.b, t.h, q, k, s).score * LOGIT_SCALE;
+		score_row(p, p.scores, t.b, t.h, q)[k] = visible ? logit : minus_infinity();
 	});
 }
 
-// scores = softmax(scores) after dropout, and lse. One warp a row, WARPS rows of one head.
+// scores = softmax(scores) after dropout, and lse; the sink is a key without a value. One warp a row, WARPS rows of one head.
 extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_softmax(const __grid_constant__ fagen_abi p)
 {
 	const int tiles = ceil_div(p.seqlen_q, WARPS), lane = threadIdx.x % 32;
@@ -181,17 +180,21 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_softmax(const 
 		max = fmaxf(max, row[k]);
 	for (int i = 16; i > 0; i /= 2)
 		max = fmaxf(max, __shfl_xor_sync(~0u, max, i));
+	const float sink2 = SINK ? sink_plain(&p, b, h) * LOG2_E : minus_infinity();
+	max = fmaxf(max, sink2);
 	const bool empty = max == minus_infinity();
 	float sum = 0;
 	for (int k = lane; !empty && k < p.seqlen_k; k += 32)
 		sum += ex2(row[k] - max);
 	for (int i = 16; i > 0; i /= 2)
 		sum += __shfl_xor_sync(~0u, sum, i);
+	if (SINK && !empty)
+		sum += ex2(sink2 - max);
 	const DropoutKey dropout = dropout_key(p, b, h);
 	for (int k = lane; k < p.seqlen_k; k += 32)
 		row[k] = empty || !dropout_keep(dropout, q, k) ? 0 : ex2(row[k] - max) / sum * KEEP_SCALE;
 	if (WRITE_LSE && lane == 0)
-		*row_float(p.lse, b, h, q) = empty ? minus_infinity() : (max + lg2(sum)) * LN2;
+		*row_float(p.lse, b, h, q) = empty ? minus_infinity() : (max + lg2(sum)) * LN_2;
 }
 
 // out = scores V. TILE_M rows of one head.
@@ -212,12 +215,12 @@ extern "C" __global__ void __launch_bounds__(32 * WARPS, 2) naive_probs(const __
 {
 	extern __shared__ __align__(16) unsigned char smem_bytes[];
 	const Tile t(p);
-	each_score(p, t, *reinterpret_cast<Smem *>(smem_bytes), [&](int q, int k, RowState row, ColState col, float s) {
+	each_score(p, t, *reinterpret_cast<Smem *>(smem_bytes), [&](int q, int k, float s) {
 		const float lse = *row_float(p.lse, t.b, t.h, q);
-		const bool visible = mask_keep(row, col) && lse != minus_infinity();
-		score_row(p, p.scores, t.b, t.h, q)[k] =
-			visible ? ex2(score(s, row, col) * LOGIT_SCALE - lse / LN2) : 0;
-		score_row(p, p.dscores, t.b, t.h, q)[k] = visible ? score_grad(s, row, col) * (LOGIT_SCALE * LN2) : 0;
+		const bool visible = lse != minus_infinity() && mask_plain(&p, t.b, t.h, q, k);
+		const Scored x = score_plain(&p, t.b, t.h, q, k, s);
+		score_row(p, p.scores, t.b, t.h, q)[k] = visible ? ex2(x.score * LOGIT_SCALE - lse / LN_2) : 0;
+		score_row(p, p.dscores, t.b, t.h, q)[k] = visible ? x.grad * SOFTMAX_SCALE : 0;
 	});
 }
 

@@ -5,6 +5,9 @@
 // P and dS pass through shared memory, because each product shares its work among the warps in its own way. dQ is summed
 // over the key tiles in float32 global memory, in the order of the accumulators; only this file knows that order.
 //
+// Inputs of query rows and of cells travel with Q and dO. Those of the head and of the keys are loaded when the query head
+// changes; they have two buffers, which take turns.
+//
 // fagen_delta runs before: it prepares the statistics of the rows and clears the sums. fagen_dquery runs after and
 // rounds them.
 
@@ -61,7 +64,16 @@ struct Statistics {
 	float lse2[TILE_M], delta[TILE_M];
 }; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
 
-struct Smem {
+// A step of the walk over query heads and their tiles; tile -1: its end.
+struct Step {
+	int tile, tile_class, head;
+};
+// What is noted of a tile: beside the visit its query head, and which buffers hold the inputs of that head.
+struct Note : Visit {
+	int head, turn;
+};
+
+struct alignas(16) Smem {
 	unsigned short key[TILE_N * CHUNKS_QK * 8];           // [TILE_N][CHUNKS_QK], swizzled chunks; at the end dK
 	unsigned short value[TILE_N * CHUNKS_V * 8];          // [TILE_N][CHUNKS_V]; at the end dV
 	unsigned short query[STAGES][TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK]
@@ -69,21 +81,24 @@ struct Smem {
 	unsigned short prob[TILE_M * TILE_N];                 // [TILE_M][CHUNKS_N]
 	unsigned short dscore[TILE_M * TILE_N];               // [TILE_M][CHUNKS_N]
 	Statistics rows[STAGES];
+	// Of the CTA; here and not in registers, which are full:
+	const unsigned short *batch_query, *batch_dout;
+	Note note[2];           // of this tile and the next, in turns; written when their loads are issued
+	int b, head_end, k0;    // head_end: behind the query heads of its group
+	int batch_index, tiles; // tile_index of the batch entry's first tile; query tiles of a head
+	WalkShared walk;        // over the query tiles
 };
-static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_bwd.c disagree");
-
-template <bool V> struct Choice {
-	static constexpr bool YES = V;
-};
+using Buffers = Staged<2, STAGES, 2, STAGES>;
+static_assert(sizeof(Smem) + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm80_bwd.c disagree");
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
-// Rows of a query tile in the workspaces.
-DEVICE long long tile_index(const fagen_abi &p, int b, int h, int tile)
+// Which rows of the workspaces belong to a query tile. fagen_delta has as many CTAs, so it fits.
+DEVICE int tile_index(const fagen_abi &p, int b, int h, int tile)
 {
-	return ((long long)b * p.heads_q + h) * ceil_div(p.seqlen_q, TILE_M) + tile;
+	return (b * p.heads_q + h) * ceil_div(p.seqlen_q, TILE_M) + tile;
 }
-DEVICE Statistics *tile_statistics(const fagen_abi &p, long long index)
+DEVICE Statistics *tile_statistics(const fagen_abi &p, int index)
 {
 	return reinterpret_cast<Statistics *>(p.delta) + index;
 }
@@ -92,9 +107,9 @@ DEVICE Statistics *tile_statistics(const fagen_abi &p, long long index)
 constexpr int SUM_BLOCK = 128, SUM_TILE = TILE_M * CHUNKS_QK * 8;
 constexpr int SUM_APART = RED_WIDTH == 1 ? 32 : 1;
 DEVICE int sum_place(int lane) { return RED_WIDTH == 1 ? lane : 4 * lane; }
-DEVICE float *tile_sums(const fagen_abi &p, long long index)
+DEVICE float *tile_sums(const fagen_abi &p, int index)
 {
-	return reinterpret_cast<float *>(p.dquery_accum) + index * SUM_TILE;
+	return reinterpret_cast<float *>(p.dquery_accum) + (long long)index * SUM_TILE;
 }
 
 DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h)
@@ -209,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 {
 	const int tiles = ceil_div(p.seqlen_q, TILE_M);
 	const int tile = blockIdx.x % tiles, h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
-	const long long index = tile_index(p, b, h, tile);
+	const int index = tile_index(p, b, h, tile);
 	const unsigned short *out = head_address(p.out, b, h), *dout = head_address(p.dout, b, h);
 
 	float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
@@ -260,6 +275,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
+	const Buffers staged(smem_bytes + sizeof(Smem));
 
 	// Tiles of one head are neighbours in the grid and share its queries in L2. The first keys, which most rows see
 	// under a lower-triangular mask, go first.
@@ -269,71 +285,108 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	const int b = blockIdx.x / tiles / p.heads_kv;
 	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
 
-	// The walk over query heads and tiles; it stands on the newest tile that is loaded.
-	const Stream head_walk = stream_begin(query_range(k0, k0 + TILE_N, p.seqlen_q, p.seqlen_k), TILE_M);
-	Stream walk = head_walk;
-	int left = group * stream_count(&head_walk); // tiles to load
-	int next_head = h_kv * group, next_tile = 0, next_class = TILE_EMPTY;
-	const auto load_next = [&](int stage) {
-		if (left > 0) {
-			left--;
-			if (!stream_next(&walk, &next_tile, &next_class)) {
-				next_head++;
-				walk = head_walk;
-				stream_next(&walk, &next_tile, &next_class);
-			}
+	if (threadIdx.x == 0) {
+		walk_begin<false>(smem.walk, p, k0);
+		smem.batch_query = head_address(p.query, b, 0);
+		smem.batch_dout = head_address(p.dout, b, 0);
+		smem.b = b, smem.head_end = (h_kv + 1) * group, smem.k0 = k0;
+		smem.batch_index = tile_index(p, b, 0, 0), smem.tiles = ceil_div(p.seqlen_q, TILE_M);
+	}
+	__syncthreads(); // writer of these before their readers
+
+	// The first tile at or before `next` of the heads from `head` on.
+	const auto step = [&](int head, int next) {
+		Step to = {-1, TILE_EMPTY, head};
+		while (!walk_next<false>(smem.walk, p, smem.b, to.head, smem.k0, next, to.tile, to.tile_class)) {
+			to.tile = -1;
+			if (KV_GROUP > 0 ? (to.head + 1) % group == 0 : to.head + 1 == smem.head_end)
+				break;
+			to.head++;
+			next = smem.walk.stream.next;
+		}
+		return to;
+	};
+	// Issues its load, behind the tile of `last_head`.
+	const auto load = [&](int seat, const Step &to, int last_head, int last_turn) {
+		const int tile = to.tile, head = to.head, stage = STAGES == 2 ? seat : 0;
+		const int turn = head == last_head ? last_turn : last_turn ^ 1;
+		if (tile >= 0) {
+			const int q0 = tile * TILE_M;
 			tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
-				cvta_shared(smem.query[stage]), head_address(p.query, b, next_head), p.query.stride_seq,
-				next_tile * TILE_M, p.seqlen_q);
-			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(
-				cvta_shared(smem.dout[stage]), head_address(p.dout, b, next_head), p.dout.stride_seq,
-				next_tile * TILE_M, p.seqlen_q);
+				cvta_shared(smem.query[stage]), smem.batch_query + head * p.query.stride_head,
+				p.query.stride_seq, q0, p.seqlen_q);
+			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[stage]),
+			                                                 smem.batch_dout + head * p.dout.stride_head,
+			                                                 p.dout.stride_seq, q0, p.seqlen_q);
 			const int chunk = mov_tid_x();
 			const auto *rows = reinterpret_cast<const char *>(
-				tile_statistics(p, tile_index(p, b, next_head, next_tile)));
+				tile_statistics(p, smem.batch_index + head * smem.tiles + tile));
 			if (chunk < (int)sizeof(Statistics) / 16)
 				cp_async_16_zfill(cvta_shared(&smem.rows[stage]) + 16 * chunk, rows + 16 * chunk, true);
+			if constexpr (ROW_INPUTS)
+				rows_load(staged.rows(stage), &p, smem.b, head, q0, mov_tid_x(), THREADS);
+			if constexpr (CELL_INPUTS)
+				cells_load(staged.cells(stage), &p, smem.b, head, q0, smem.k0, mov_tid_x(), THREADS);
+			if (head != last_head) {
+				if constexpr (HEAD_INPUTS)
+					head_load(staged.head(turn), &p, smem.b, head, mov_tid_x(), THREADS);
+				if constexpr (COL_INPUTS)
+					cols_load(staged.cols(turn), &p, smem.b, head, smem.k0, mov_tid_x(), THREADS);
+			}
 		}
+		visit_note<false>(smem.note[seat], p, smem.b, head, smem.k0, tile, to.tile_class);
+		if (mov_tid_x() == 0)
+			smem.note[seat].head = head, smem.note[seat].turn = turn;
 		cp_async_commit();
 	};
 
 	float dkey[ShareDk::BLOCKS][2 * ShareDk::STEPS][4] = {};
 	float dvalue[ShareDv::BLOCKS][2 * ShareDv::STEPS][4] = {};
-	int visits = left, stage = 0;
-	if (visits > 0) {
-		tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv),
-		                                                   p.key.stride_seq, k0, p.seqlen_k);
-		tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(
-			cvta_shared(smem.value), head_address(p.value, b, h_kv), p.value.stride_seq, k0, p.seqlen_k);
-		load_next(0);
-	}
+	tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv),
+	                                                   p.key.stride_seq, k0, p.seqlen_k);
+	tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.value, b, h_kv),
+	                                                 p.value.stride_seq, k0, p.seqlen_k);
+	load(0, step(h_kv * group, smem.walk.stream.next), -1, 1);
 
+	int seat = 0; // of the tile's note
 #pragma unroll 1
-	for (; visits > 0; visits--) {
-		const int h = next_head, tile = next_tile, tile_class = next_class;
+	for (;;) {
 		cp_async_wait<0>();
 		__syncthreads(); // this tile of all threads before its readers; readers of the last P, dS, Q and dO before their writers
+		const int stage = STAGES == 2 ? seat : 0;
+		const Note &now = smem.note[seat]; // read at each use: registers are full
+		if (now.tile < 0)
+			break;
 		if constexpr (STAGES == 2)
-			load_next(stage ^ 1);
+			load(seat ^ 1, step(now.head, now.tile - 1), now.head, now.turn);
 
 		// This lane's first row and first column in the tile.
 		const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4,
 			  col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
 		unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
 		if constexpr (DROPOUT) {
-			const DropoutKey key = dropout_key(p, b, h);
+			const DropoutKey key = dropout_key(p, smem.b, now.head);
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
 				for (int w = 0; w < (2 * STEPS_S + 7) / 8; w++) {
-					const int k = k0 + col_2t + 64 * w;
-					kept[i][w] = dropout_bits(key, tile * TILE_M + row_g + 16 * i, k)
+					const int k = smem.k0 + col_2t + 64 * w;
+					kept[i][w] = dropout_bits(key, now.tile * TILE_M + row_g + 16 * i, k)
 					             << (k / 8 % 8); // block j is now at 7 - j%8
 				}
 		}
 
 		float s[BLOCKS_S][2 * STEPS_S][4];
 		product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key));
+
+		const int h = now.head, tile = now.tile, k0 = smem.k0;
+		const Inputs in = {staged.head(now.turn),
+		                   staged.rows(stage),
+		                   staged.cols(now.turn),
+		                   staged.cells(stage),
+		                   tile * TILE_M,
+		                   k0,
+		                   now.bits};
 
 		// P, written for dV; s becomes the derivative P * score_grad.
 		const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob), row_g, col_2t / 8);
@@ -345,23 +398,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				for (int r = 0; r < 2; r++) {
 					const int row_in = row_g + 16 * i + 8 * r;
 					const RowState row =
-						row_state(b, h, tile * TILE_M + row_in, p.seqlen_q, p.seqlen_k);
+						row_state(&p, &in, smem.b, h, tile * TILE_M + row_in, k0 + col_2t);
 					const float lse2 = smem.rows[stage].lse2[row_in];
 #pragma unroll
 					for (int j = 0; j < 2 * STEPS_S; j++) {
 						float prob[2];
 #pragma unroll
 						for (int e = 0; e < 2; e++) {
-							const ColState col = col_state(b, h, k0 + col_2t + 8 * j + e,
-							                               p.seqlen_q, p.seqlen_k);
+							const ColState col =
+								col_state(&p, &in, smem.b, h, k0 + col_2t, 8 * j + e);
 							float &x = s[i][j][2 * r + e];
-							const float grad = score_grad(x, row, col);
-							prob[e] =
-								ex2(fminf(score(x, row, col) * LOGIT_SCALE - lse2,
-							                  0)); // rounding of huge logits stays below 1
-							if (partial && !mask_keep(row, col))
-								prob[e] = 0;
-							x = prob[e] * grad;
+							const Scored scored = score_grad(x, row, col, &in);
+							// Rounding of huge logits stays below 1.
+							prob[e] = ex2(fminf(scored.score * LOGIT_SCALE - lse2, 0));
+							x = prob[e] * scored.grad;
+							// A hidden cell may have any derivative, NaN too.
+							if (partial && !mask_keep(row, col, &in))
+								prob[e] = x = 0;
 						}
 						unsigned pair = cvt_rn_x2(prob[0], prob[1], Element{});
 						if constexpr (DROPOUT)
@@ -373,7 +426,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					}
 				}
 		};
-		if (tile_class == TILE_FULL)
+		if (now.tile_class == TILE_FULL)
 			probabilities(false);
 		else
 			probabilities(true);
@@ -406,12 +459,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 		product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob), cvta_shared(smem.dout[stage]));
 		product_keys<ShareDk, CHUNKS_QK>(dkey, cvta_shared(smem.dscore), cvta_shared(smem.query[stage]));
-		float *const sums = tile_sums(p, tile_index(p, b, h, tile));
 		if constexpr (STAGES == 1) {
+			const Step to = step(now.head, now.tile - 1);
 			__syncthreads(); // readers of Q, dO and the statistics before they are overwritten
-			load_next(0);
+			load(seat ^ 1, to, now.head, now.turn);
 		}
 
+		const int sums = smem.batch_index + now.head * smem.tiles + now.tile;
 		float dquery[ShareDq::BLOCKS][2 * ShareDq::STEPS][4] = {};
 		{
 			const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore),
@@ -424,7 +478,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				[&](int step, int j) { return keys.at(16 * step, 2 * ShareDq::ACROSS * j); },
 				[](int j) { return ShareDq::has(j); });
 		}
-		float *const own = sums +
+		float *const own = tile_sums(p, sums) +
 		                   (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK +
 		                   sum_place(mov_tid_x() % 32);
 #pragma unroll
@@ -435,18 +489,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					red_add_4(own + (i * CHUNKS_QK + j / 2 * 2 * ShareDq::ACROSS + j % 2) *
 					                          SUM_BLOCK,
 					          dquery[i][j], Width<RED_WIDTH>{});
-		if constexpr (STAGES == 2)
-			stage ^= 1;
+		seat ^= 1;
 	}
 
-	__syncthreads(); // readers of K and V before dK and dV overwrite them
+	const int out_b = smem.b, out_head = smem.head_end / group - 1,
+		  out_k0 = smem.k0; // read again: the loop kept none
+	// All readers of K and V are past the barrier: dK and dV overwrite them.
 	round_keys<ShareDk, CHUNKS_QK>(cvta_shared(smem.key), dkey, SOFTMAX_SCALE);
 	round_keys<ShareDv, CHUNKS_V>(cvta_shared(smem.value), dvalue, KEEP_SCALE);
 	__syncthreads(); // writers of dK and dV before their readers
-	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.dkey, b, h_kv),
-	                                                    p.dkey.stride_seq, k0, p.seqlen_k);
-	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.dvalue, b, h_kv),
-	                                                  p.dvalue.stride_seq, k0, p.seqlen_k);
+	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
+		cvta_shared(smem.key), head_address(p.dkey, out_b, out_head), p.dkey.stride_seq, out_k0, p.seqlen_k);
+	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value),
+	                                                  head_address(p.dvalue, out_b, out_head), p.dvalue.stride_seq,
+	                                                  out_k0, p.seqlen_k);
 }
 
 // TILE_M rows of one query head: their sums, scaled and rounded.

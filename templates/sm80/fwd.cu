@@ -4,6 +4,9 @@
 //
 // Loads run AHEAD = STAGES - 1 tiles in front of their use. Groups are committed in the order K, V, K, V, ... (empty ones
 // past the end), so a wait that leaves 2 * AHEAD groups pending always means "the tile about to be used has landed".
+//
+// The walk is AHEAD + 1 visits in front: visit n takes seat n % SEATS, and its K and V the buffers n % STAGES. Everything about
+// a visit is read from its seat where it is needed; the loop keeps a seat and a stage, for its registers are full.
 
 constexpr int BLOCKS_M = TILE_M / (16 * WARPS);   // 16-row blocks of a warp
 constexpr int BLOCKS_N = TILE_N / 8;              // 8-key blocks of S
@@ -13,10 +16,11 @@ constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // 16-column steps of a V row
 constexpr int CHUNKS_QK = 2 * STEPS_QK;           // 16-byte chunks of a shared Q or K row, zero past HEAD_DIM_QK
 constexpr int CHUNKS_V = 2 * STEPS_V;
 constexpr int AHEAD = STAGES - 1;
+constexpr int SEATS = STAGES + 1;
 static_assert(TILE_M % (16 * WARPS) == 0 && TILE_N % 16 == 0, "tiles are made of 16x8x16 matrix products");
 static_assert(KEEP_256 == 256 || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
 
-struct Smem {
+struct alignas(16) Smem {
 	union { // O replaces Q when the last tile is done
 		unsigned short query[TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK], swizzled chunks
 		unsigned short out[TILE_M * CHUNKS_V * 8];    // [TILE_M][CHUNKS_V]
@@ -28,13 +32,16 @@ struct Smem {
 	// Of each lane's rows g, g + 8 of every 16-row block; read and written by their lane alone:
 	float row_max[2 * BLOCKS_M][THREADS]; // the reference that P is taken against
 	float row_sum[2 * BLOCKS_M][THREADS]; // the lane's part of the sum of P
-	// Of the CTA; written once:
+	// Of the CTA:
 	const unsigned short *head_key, *head_value; // row 0 of its head
 	DropoutKey dropout;
-	Stream walk; // its key tiles
+	Visit visit[SEATS];
+	WalkShared walk; // over the key tiles
 	int q0, h, b;
 };
-static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_sm80_fwd.c disagree");
+// Inputs of the head and of the query rows are loaded once, with the first K; those of a key tile travel with its V.
+using Buffers = Staged<1, 1, STAGES, STAGES>;
+static_assert(sizeof(Smem) + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm80_fwd.c disagree");
 
 // The running maximum is raised only when it would grow by more than this (base 2): P then stays below 2^8, which both
 // operand types hold as exactly as 1, and O is rescaled rarely instead of at every tile (FlashAttention-4's rule).
@@ -64,23 +71,31 @@ DEVICE void dropout_pairs(unsigned &row_low, unsigned &row_high, unsigned word)
 
 // Where the S accumulators of a lane lie: its first row and first column, of batch b and query head h.
 struct Cells {
-	int b, h, row, col, seqlen_q, seqlen_k;
+	const fagen_abi *p;
+	Inputs in;
+	int b, h, row, col;
 };
 
-// change(cell, row state, column state) for every accumulator of S.
+// change(cell, row state, column state) for every accumulator of S. Columns are many and rows few: the states of all rows
+// are held, those of the columns pass by.
 template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4], const Cells &at, Change change)
 {
+	RowState row[BLOCKS_M][2];
 #pragma unroll
 	for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-		for (int r = 0; r < 2; r++) {
-			const RowState row = row_state(at.b, at.h, at.row + 16 * i + 8 * r, at.seqlen_q, at.seqlen_k);
+		for (int r = 0; r < 2; r++)
+			row[i][r] = row_state(at.p, &at.in, at.b, at.h, at.row + 16 * i + 8 * r, at.col);
 #pragma unroll
-			for (int j = 0; j < BLOCKS_N; j++)
+	for (int j = 0; j < BLOCKS_N; j++)
 #pragma unroll
-				for (int e = 0; e < 2; e++)
-					change(s[i][j][2 * r + e], row,
-					       col_state(at.b, at.h, at.col + 8 * j + e, at.seqlen_q, at.seqlen_k));
+		for (int e = 0; e < 2; e++) {
+			const ColState col = col_state(at.p, &at.in, at.b, at.h, at.col, 8 * j + e);
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++)
+					change(s[i][j][2 * r + e], row[i][r], col);
 		}
 }
 
@@ -88,6 +103,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
+	const Buffers staged(smem_bytes + sizeof(Smem));
 
 	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
 	const int tiles = ceil_div(p.seqlen_q, TILE_M);
@@ -98,8 +114,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 
 	// In an accumulator this lane holds rows g, g + 8 and columns 2t, 2t + 1 of each block; row_g is g's query position.
 	// Everything derived from the thread index is computed anew where it is used: the loop has no register to spare.
-	const auto lane_row_g = [&] { return smem.q0 + mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4; };
-	const auto lane_2t = [] { return mov_tid_x() % 4 * 2; };
+	const auto lane_row_g = [&] {
+		return smem.q0 + (int)(mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4);
+	};
+	const auto lane_2t = [] { return (int)(mov_tid_x() % 4 * 2); };
 
 	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) + b * p.query.stride_batch +
 	                    h * p.query.stride_head;
@@ -108,8 +126,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		                h_kv * p.key.stride_head;
 		smem.head_value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch +
 		                  h_kv * p.value.stride_head;
-		smem.walk =
-			stream_begin(key_range(q0, int_min(q0 + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k), TILE_N);
+		walk_begin<true>(smem.walk, p, q0);
 		smem.q0 = q0, smem.h = h, smem.b = b;
 	}
 	if (KEEP_256 < 256 && threadIdx.x == 0) {
@@ -120,44 +137,48 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	}
 	__syncthreads(); // writer of these before their readers
 
-	// Two cursors on the walk: what is computed, and what is loaded ahead of it.
-	int visit_next = smem.walk.next, load_next = visit_next;
-	const auto walk_next = [&](int &next, int &tile, int &tile_class) {
-		Stream at = smem.walk;
-		at.next = next;
-		const bool more = stream_next(&at, &tile, &tile_class);
-		next = at.next;
-		return more;
+	// Seats the visit that comes after a tile (-1: none is left) and returns its tile.
+	const auto advance = [&](int after, int seat) {
+		int next = after - 1, tile, tile_class = TILE_EMPTY;
+		if (!walk_next<true>(smem.walk, p, smem.b, smem.h, smem.q0, next, tile, tile_class))
+			tile = -1;
+		visit_note<true>(smem.visit[seat], p, smem.b, smem.h, smem.q0, tile, tile_class);
+		return tile;
 	};
-	int loaded = -1;                     // tile of the newest K load; its V follows
-	int load_stage = 0, value_stage = 0; // buffers of the next K and V load
-	const auto load_key = [&] {
-		int tile_class;
-		if (walk_next(load_next, loaded, tile_class))
-			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[load_stage]),
-			                                                   smem.head_key, p.key.stride_seq,
-			                                                   loaded * TILE_N, p.seqlen_k);
-		else
-			loaded = -1;
+	const auto load_key = [&](int tile, int stage) {
+		if (tile >= 0)
+			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[stage]), smem.head_key,
+			                                                   p.key.stride_seq, tile * TILE_N, p.seqlen_k);
 		cp_async_commit();
-		load_stage = load_stage + 1 == STAGES ? 0 : load_stage + 1;
 	};
-	const auto load_value = [&] {
-		if (loaded >= 0)
-			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[value_stage]),
+	const auto load_value = [&](int tile, int stage) {
+		if (tile >= 0) {
+			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[stage]),
 			                                                 smem.head_value, p.value.stride_seq,
-			                                                 loaded * TILE_N, p.seqlen_k);
+			                                                 tile * TILE_N, p.seqlen_k);
+			if constexpr (COL_INPUTS)
+				cols_load(staged.cols(stage), &p, smem.b, smem.h, tile * TILE_N, mov_tid_x(), THREADS);
+			if constexpr (CELL_INPUTS)
+				cells_load(staged.cells(stage), &p, smem.b, smem.h, smem.q0, tile * TILE_N, mov_tid_x(),
+				           THREADS);
+		}
 		cp_async_commit();
-		value_stage = value_stage + 1 == STAGES ? 0 : value_stage + 1;
 	};
 
+	// These join the group of the first K.
 	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query), query, p.query.stride_seq, q0,
-	                                                   p.seqlen_q); // joins the group of the first K
-	load_key();
+	                                                   p.seqlen_q);
+	if constexpr (HEAD_INPUTS)
+		head_load(staged.head(0), &p, b, h, threadIdx.x, THREADS);
+	if constexpr (ROW_INPUTS)
+		rows_load(staged.rows(0), &p, b, h, q0, threadIdx.x, THREADS);
+	int first = advance(smem.walk.stream.next + 1, 0);
+	load_key(first, 0);
 #pragma unroll
-	for (int i = 0; i < AHEAD; i++) {
-		load_value();
-		load_key();
+	for (int i = 1; i <= AHEAD; i++) {
+		load_value(first, i - 1);
+		first = advance(first, i);
+		load_key(first, i);
 	}
 
 	float acc[BLOCKS_M][BLOCKS_V][4] = {}; // O, unnormalised
@@ -165,12 +186,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	for (int i = 0; i < 2 * BLOCKS_M; i++)
 		smem.row_max[i][threadIdx.x] = minus_infinity(), smem.row_sum[i][threadIdx.x] = 0;
 
-	int tile, tile_class, stage = 0;
-	while (walk_next(visit_next, tile, tile_class)) {
-		const int k0 = tile * TILE_N;
+	int stage = 0; // of the buffers in use
+	for (unsigned seat = 0;; seat = (seat + 1) % SEATS) {
+		const auto seat_before = [&](int n) { return (seat + SEATS - n) % SEATS; };
 		cp_async_wait<2 * AHEAD>();
 		__syncthreads(); // K(tile) of all threads before its readers; readers of the previous V before it is overwritten
-		load_value();
+		const Visit &visit = smem.visit[seat];
+		if (visit.tile < 0)
+			break;
+		const int newest = smem.visit[seat_before(2)].tile;
+		load_value(newest, stage == 0 ? STAGES - 1 : stage - 1);
+		advance(newest, seat_before(1)); // its readers are past the barrier
 
 		// ldmatrix, A operand: rows lane%16, chunk lane/16; B operand, two 8-key blocks: keys lane%8 + 8*(lane/16), chunk lane/8%2.
 		const int l = mov_tid_x() % 32;
@@ -197,14 +223,22 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		}
 		cp_async_wait<2 * AHEAD>();
 		__syncthreads(); // V(tile) of all threads before its readers; readers of K(tile) before it is overwritten
-		load_key();
+		load_key(smem.visit[seat_before(1)].tile, stage);
 
-		const Cells cells = {smem.b, smem.h, lane_row_g(), k0 + lane_2t(), p.seqlen_q, p.seqlen_k};
+		const int k0 = visit.tile * TILE_N;
+		const Cells cells = {
+			&p,
+			{staged.head(0), staged.rows(0), staged.cols(stage), staged.cells(stage), smem.q0, k0, visit.bits},
+			smem.b,
+			smem.h,
+			lane_row_g(),
+			k0 + lane_2t()};
 		if constexpr (!SCORE_IDENTITY)
-			each_cell(s, cells, [](float &x, RowState row, ColState col) { x = score(x, row, col); });
-		if (tile_class != TILE_FULL)
-			each_cell(s, cells, [](float &x, RowState row, ColState col) {
-				x = mask_keep(row, col) ? x : minus_infinity();
+			each_cell(s, cells,
+			          [&](float &x, RowState row, ColState col) { x = score(x, row, col, &cells.in); });
+		if (visit.tile_class != TILE_FULL)
+			each_cell(s, cells, [&](float &x, RowState row, ColState col) {
+				x = mask_keep(row, col, &cells.in) ? x : minus_infinity();
 			});
 
 		// The reference of each row, and whether one must rise.
@@ -320,27 +354,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		stage = stage + 1 == STAGES ? 0 : stage + 1;
 	}
 
-	cp_async_wait<0>();
-	__syncthreads();                                            // readers of Q before O overwrites it
+	// All groups that were not empty have landed, and all readers of Q are past the barrier: O overwrites it.
 	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b; // read again: the loop kept none of them
 	const int row = mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4, t2 = lane_2t(); // of the tile
 	const TileLane<CHUNKS_V> out_lane(cvta_shared(smem.out), row, 0);
+	float sink2 = 0; // base 2
+	if constexpr (SINK) {
+		const Inputs in = {staged.head(0), staged.rows(0), staged.cols(0), staged.cells(0), out_q0, 0, 0};
+		sink2 = sink_logit(&in) * LOG2_E;
+	}
 #pragma unroll
 	for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const float sum = quad_sum(smem.row_sum[2 * i + r][threadIdx.x]);
-			const float inverse =
-				sum == 0 ? 0 : 256.0f / KEEP_256 / sum; // a row without visible keys: O = 0
+			// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
+			float lse2 = sum == 0 ? minus_infinity()
+			                      : smem.row_max[2 * i + r][threadIdx.x] * LOGIT_SCALE + lg2(sum);
+			float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum;
+			if constexpr (SINK) {
+				const float keys2 = lse2, high = fmaxf(keys2, sink2);
+				if (high != minus_infinity()) {
+					lse2 = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
+					inverse *= ex2(keys2 - lse2);
+				}
+			}
 			if constexpr (WRITE_LSE) {
 				const int q = out_q0 + row + 16 * i + 8 * r;
 				if (t2 == 0 && q < p.seqlen_q) {
 					float *lse = reinterpret_cast<float *>(p.lse.data) +
 					             out_b * p.lse.stride_batch + out_h * p.lse.stride_head +
 					             q * p.lse.stride_seq;
-					constexpr float LN2 = 0.693147180559945f;
-					const float lse2 = smem.row_max[2 * i + r][threadIdx.x] * LOGIT_SCALE + lg2(sum);
-					*lse = sum == 0 ? minus_infinity() : LN2 * lse2;
+					*lse = LN_2 * lse2;
 				}
 			}
 #pragma unroll

@@ -256,7 +256,15 @@ static void exact_mask(struct suite *s, enum class class, const char *name, cons
 		return;
 	struct ref_case ref;
 	const struct check_case shape = {.batch = 2, .heads_q = 2, .heads_kv = 2, .seqlen_q = sq, .seqlen_k = sk};
-	case_reference(&ref, &shape, d.spec);
+	struct ref_program *program;
+	struct diag diag = {0};
+	if (ref_program_make(&program, d.spec, &diag)) {
+		suite_result(s, class, false, name, text_str(&diag.text));
+		diag_free(&diag);
+		direct_free(&d);
+		return;
+	}
+	case_reference(&ref, &shape, d.spec, program);
 	ref.seed = d.seed = seed;
 	ref.offset = d.offset = offset;
 	const int dim = d.spec->head_dim_v;
@@ -266,7 +274,7 @@ static void exact_mask(struct suite *s, enum class class, const char *name, cons
 	for (int64_t h = 0; h < 4 && ok; h++)
 		for (int64_t q = 0; q < sq && ok; q++)
 			for (int64_t k = 0; k < sk && ok; k++) {
-				const bool want = ref_visible(&ref, q, k) && ref_dropout_keep(&ref, h / 2, h % 2, q, k);
+				const bool want = ref_visible(&ref, h / 2, h % 2, q, k) && ref_dropout_keep(&ref, h / 2, h % 2, q, k);
 				const bool forward = k >= dim || (d.out[GOT_OUT][(h * sq + q) * dim + k] != 0) == want;
 				const bool backward =
 					q >= dim || (d.out[GOT_DVALUE][(h * sk + k) * dim + q] != 0) == want;
@@ -279,6 +287,7 @@ static void exact_mask(struct suite *s, enum class class, const char *name, cons
 				}
 			}
 	suite_result(s, class, ok, name, d.text);
+	ref_program_free(program);
 	direct_free(&d);
 }
 
@@ -444,6 +453,20 @@ void suite_direct(struct suite *s)
 	           0xfedcba9876543210u, 0xffffffffu);
 	exact_mask(s, CLASS_RNG, "RNG-09 p = 0.9", "{head_dim: 64, mask: causal, dropout: 0.9, " BOTH "}", 64, 64, 8,
 	           0);
+	exact_mask(s, CLASS_MOD, "MOD-02 a cap after which hidden cells stay hidden",
+	           "{head_dim: 64, mask: causal, score: {softcap: {cap: 1.0}}, " BOTH "}", 64, 64, 1, 1);
+	static const char *const masks[] = {"mask: \"k <= q && q - k < 30 || k < 8\"",
+	                                    "mask: \"(q - k) % 3 == 0 || abs(q - k) > 200\"",
+	                                    "mask: \"k < 20 || k >= sk - 20 || q == k + 100\"",
+	                                    "mask: \"random(h + 2 * b, q, k) < 9000\"",
+	                                    "mask: \"q / 16 % 2 == k / 32 % 2 && (b == 0 || k < q)\"",
+	                                    "mask: causal, blocks: {size: 48, keep: {random: {seed: 2, chance: 0.5}}}",
+	                                    "blocks: {size: {q: 16, k: 64}, rows: [[0, 3], [], [1], [2], [0, 1, 2, 3, 9]]}"};
+	for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
+		char text[CASE_NAME_MAX];
+		snprintf(text, sizeof text, "{head_dim: 256, %s, " BOTH "}", masks[i]);
+		exact_mask(s, CLASS_EXPRESSIONS, masks[i], text, 250, 230, 1, 1);
+	}
 	static const int tiles[][2] = {{64, 32}, {64, 64}, {128, 64}, {128, 128}, {64, 128}};
 	char spec[CASE_NAME_MAX], name[64];
 	for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++) {

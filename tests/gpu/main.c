@@ -26,9 +26,9 @@ void suite_result(struct suite *s, enum class class, bool ok, const char *name, 
 {
 	(ok ? s->passed : s->failed)[class]++;
 	if (!ok)
-		printf("FAILED  %-8s %s\n        %s\n", class_names[class], name, text);
+		printf("FAILED  %-11s %s\n        %s\n", class_names[class], name, text);
 	else if (s->verbose)
-		printf("ok      %-8s %s\n", class_names[class], name);
+		printf("ok      %-11s %s\n", class_names[class], name);
 	fflush(stdout);
 }
 
@@ -93,7 +93,8 @@ void suite_case(struct suite *s, enum class class, const char *spec_name, const 
 	struct check_outcome outcome;
 	struct diag diag = {0};
 	va_list list;
-	if (s->lost || (s->only_spec && strcmp(s->only_spec, spec_name)))
+	if (s->lost || (s->only_spec && strcmp(s->only_spec, spec_name)) ||
+	    (s->only_class && strcmp(s->only_class, class_names[class])))
 		return;
 	const int64_t item = s->warming ? 0 : s->item++;
 	if (item % s->shards != s->shard && !s->warming)
@@ -218,14 +219,15 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 	suite_shapes(s, specs, count);
 	if (!s->only_spec) {
 		suite_fields(s);
-		if (!s->warming)
+		suite_language(s);
+		if (!s->warming && !s->only_class)
 			suite_direct(s);
 	}
 }
 
 static int usage(void)
 {
-	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--small] [--big] [--no-poison] [--no-warm] [--device N] [--verbose] [--record FILE]\n"
+	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--class NAME] [--small] [--big] [--no-poison] [--no-warm] [--device N] [--verbose] [--record FILE]\n"
 	      "       check_gpu --digest | --judge FILE\n",
 	      stderr);
 	return EXIT_BAD_USE;
@@ -238,6 +240,7 @@ int main(int argc, char **argv)
 		{"small", no_argument, NULL, 'm'},        {"big", no_argument, NULL, 'b'},
 		{"no-poison", no_argument, NULL, 'p'},    {"no-warm", no_argument, NULL, 'w'},
 		{"device", required_argument, NULL, 'd'}, {"verbose", no_argument, NULL, 'v'},
+		{"class", required_argument, NULL, 'c'},
 		{"record", required_argument, NULL, 'r'}, {"digest", no_argument, NULL, 'D'},
 		{"judge", required_argument, NULL, 'j'},  {NULL, 0, NULL, 0}};
 	struct suite s = {.shards = 1, .options.cpu_budget = 2e9};
@@ -251,6 +254,7 @@ int main(int argc, char **argv)
 				return usage();
 			break;
 		case 'S': s.only_spec = optarg; break;
+		case 'c': s.only_class = optarg; break;
 		case 'm': s.small = true; break;
 		case 'b': s.big = true; break;
 		case 'p': s.options.no_poison = true; break;
@@ -309,7 +313,7 @@ int main(int argc, char **argv)
 	int failed = s.lost, ran = 0;
 	for (int i = 0; i < CLASS_COUNT; i++) {
 		if (s.passed[i] + s.failed[i])
-			printf("%-8s %5d passed, %d failed\n", class_names[i], s.passed[i], s.failed[i]);
+			printf("%-11s %5d passed, %d failed\n", class_names[i], s.passed[i], s.failed[i]);
 		failed += s.failed[i];
 		ran += s.passed[i];
 	}

@@ -2,6 +2,18 @@
 #include <stdio.h>
 
 #include "tests/gpu/suite.h"
+#include "tests/language.h"
+
+/* Specs that are more than a plain mask: fewer shapes, what they are about is in suite_language. */
+static void language_shapes(struct suite *s, const char *name, int index, int group)
+{
+	static const int lengths[][2] = {{1, 1}, {1, 300}, {333, 333}, {129, 500}, {500, 129}, {0, 64}};
+	for (int i = 0; i < 6; i++)
+		suite_case(s, CLASS_SHAPES, name, "b2,h%d/2,q%d,k%d,seed%d", 2 * group, lengths[i][0], lengths[i][1], i + 1);
+	suite_case(s, CLASS_HEADS, name, "b3,h%d/3,q65,k100,seed5", 3 * group);
+	suite_case(s, CLASS_LAYOUTS, name, "b2,h%d/2,q150,k170,%s,seed%d", 2 * group, layout_names[index % LAYOUT_COUNT], index);
+	suite_case(s, CLASS_INPUTS, name, "b2,h%d/2,q200,k200,%s,seed%d", 2 * group, input_names[index % INPUT_COUNT], index);
+}
 
 static void spec_shapes(struct suite *s, const char *name, int index)
 {
@@ -9,6 +21,10 @@ static void spec_shapes(struct suite *s, const char *name, int index)
 	if (!loaded)
 		return;
 	const struct spec *spec = runtime_spec(loaded);
+	if (spec_is_language(spec)) {
+		language_shapes(s, name, index, spec->kv_group ? spec->kv_group : 2);
+		return;
+	}
 	fagen_kernel *kernel = NULL;
 	fagen_kernel_info info = {.struct_size = sizeof info};
 	fagen_error error = {.struct_size = sizeof error};
@@ -78,7 +94,8 @@ void suite_shapes(struct suite *s, const char *const *specs, int count)
 		if (!loaded)
 			continue;
 		const int group = runtime_spec(loaded)->kv_group ? runtime_spec(loaded)->kv_group : 2;
-		suite_case(s, CLASS_LARGE, specs[i], "b1,h%d/2,q4300,k4300,bshd,seed%d", 2 * group, i + 1);
+		const int length = spec_is_language(runtime_spec(loaded)) ? 2100 : 4300;
+		suite_case(s, CLASS_LARGE, specs[i], "b1,h%d/2,q%d,k%d,bshd,seed%d", 2 * group, length, length, i + 1);
 		s->options.naive = true;
 		suite_case(s, CLASS_NAIVE, specs[i], "b2,h%d/2,q%d,k%d,%s,%s,seed%d", 2 * group, 65 + i, 130 - i,
 		           input_names[i % 4], layout_names[i % LAYOUT_COUNT], i + 1);
@@ -243,6 +260,26 @@ void suite_small(struct suite *s)
 		{FULL64, "b1,h1,q129,k257"}, /* one row and one key past a tile of any size */
 		{CAUSAL64, "b1,h1,q130,k0"},
 		{FULL64, "b1,h1,q200,k300,huge"},
+		{"{head_dim: 64, kv_group: 2, mask: {all: [causal, document]}, score: alibi, sink: true, inputs: {slope: {dtype: f32, "
+                 "shape: [heads], grad: true}}, " BOTH "}",
+                 "b2,h4/2,q200,k300,seed2"},
+		{"{head_dim: 64, mask: \"k <= q && q - k < 60 || k < 16\", score: \"s * sigmoid(g[b, h, k]) + r[b, h, q]\", "
+                 "inputs: {g: {dtype: f32, shape: [batch, heads, seq_k], grad: true}, r: {dtype: fp16, shape: [batch, heads, "
+                 "seq_q], grad: true}}, " BOTH "}",
+                 "b1,h2,q333,k300"},
+		{"{head_dim: 64, score: bias, blocks: {size: 32, from: lists}, inputs: {bias: {dtype: f32, shape: [batch, heads, "
+                 "seq_q, seq_k], grad: true}}, " BOTH "}",
+                 "b1,h2,q222,k200,odd,seed3"},
+		{"{head_dim: 64, kv_group: any, mask: \"k < n[b, q] && keep[b, k] != 0\", score: t5, blocks: {size: 128, from: bitmap}, inputs: "
+                 "{n: {dtype: i32, shape: [batch, seq_q]}, keep: {dtype: u8, shape: [batch, seq_k]}, rel: {dtype: f32, shape: "
+                 "[heads, 32], grad: true}}, " BOTH "}",
+                 "b2,h4/2,q222,k300,seed3"},
+		{"{head_dim: 64, score: \"s + pair[h, q, k]\", inputs: {pair: {dtype: f32, shape: [heads, seq_q, seq_k], grad: true}}, "
+                 BOTH "}",
+                 "b2,h2,q130,k150"},
+		{"{head_dim: 64, mask: \"(q - k) % 3 != 0\", score: [\"s + d[h, q - k + 64]\", {softcap: {cap: 8}}], inputs: {d: "
+                 "{dtype: f32, shape: [heads, 129], grad: true}}, " BOTH "}",
+                 "b1,h2,q200,k150"},
 	};
 	s->options.poison_shared = !s->options.no_poison;
 	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

@@ -21,6 +21,12 @@
 	x(NUM, "NUM", "field cases: range and LSE") \
 	x(RNG, "RNG", "field cases: dropout masks") \
 	x(TILES, "tiles", "explicit tiles") \
+	x(PRESETS, "presets", "every mask, score and layout with a name") \
+	x(EXPRESSIONS, "expressions", "masks and scores written out, inputs of every place") \
+	x(GRADS, "grads", "gradients of inputs and sinks") \
+	x(PAIRS, "pairs", "all pairs of mask, score, layout, dropout, group, sink, dtype, head dim") \
+	x(MOD, "MOD", "field cases: softcap, ALiBi") \
+	x(BSP, "BSP", "block layouts, field cases among them") \
 	x(START, "start", "warm start: from nothing to the first launch") \
 	x(BIG, "big", "field cases I32: offsets past 32 bits")
 
@@ -38,6 +44,7 @@ struct suite {
 	struct check_options options;
 	int shard, shards;
 	const char *only_spec;    /* NULL: all */
+	const char *only_class;   /* NULL: all */
 	bool small;               /* the list for compute-sanitizer and mutation */
 	bool big, verbose;
 	bool warming;             /* collect the kernels, run nothing */
@@ -59,6 +66,7 @@ const fagen_spec *suite_spec(struct suite *, enum class, const char *name);
 
 void suite_shapes(struct suite *, const char *const *specs, int count);
 void suite_fields(struct suite *);
+void suite_language(struct suite *);
 void suite_direct(struct suite *);
 void suite_small(struct suite *);
 

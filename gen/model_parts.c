@@ -1,0 +1,192 @@
+/* model_parts: what the rows of the template table share: staged inputs, the walk, kernels that come before, and what
+ * expressions cost in a cell. */
+#include "gen/model.h"
+
+#include "gen/access.h"
+#include "gen/expr.h"
+#include "gen/lower_affine.h"
+
+#include <stdio.h>
+
+/* ---- shared memory ---- */
+
+void smem_term_add(struct candidate *c, const char *name, int bytes)
+{
+	struct smem_term *term = &c->smem_term[c->smem_term_count++];
+	snprintf(term->name, sizeof term->name, "%s", name);
+	term->bytes = bytes;
+	c->smem_bytes += bytes;
+}
+
+void smem_inputs_add(struct candidate *c, const struct program *p, const struct spec *spec, int heads, int rows,
+                     int cols, int cells)
+{
+	const struct staging s = program_staging(p, spec, c->tile_m, c->tile_n);
+	const struct {
+		const char *name;
+		int bytes;
+	} terms[] = {
+		{"head inputs", heads * s.head},
+		{"row inputs", rows * s.row},
+		{"column inputs", cols * s.col},
+		{"cell inputs", cells * s.cell},
+	};
+	for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
+		if (terms[i].bytes)
+			smem_term_add(c, terms[i].name, terms[i].bytes);
+}
+
+int walk_bytes(const struct program *p, int warps) { return 4 + p->run_count * 16 + (p->scan ? 8 + 8 * warps : 0); }
+
+/* BLOCKS_DOWN and BLOCKS_ACROSS of templates/contract.h. */
+static int blocks_touched(int tile, int block)
+{
+	return block == 0 ? 1 : tile % block == 0 ? tile / block : block % tile == 0 ? 1 : (tile - 2) / block + 2;
+}
+
+int visit_bytes(const struct program *p, const struct candidate *c, int count)
+{
+	const bool split = blocks_touched(c->tile_m, p->block_q) * blocks_touched(c->tile_n, p->block_k) > 1;
+	return count * (split ? 16 : 8);
+}
+
+bool blocks_fit(char reason[REASON_MAX], const struct tile_request *t, const struct program *p)
+{
+	const int down = blocks_touched(t->m, p->block_q), across = blocks_touched(t->n, p->block_k);
+	if (down * across <= 64)
+		return true;
+	snprintf(reason, REASON_MAX, "the tile touches %d x %d blocks of %d x %d; want at most 64", down, across,
+	         p->block_q, p->block_k);
+	return false;
+}
+
+/* ---- recipes ---- */
+
+void recipe_kernel_add(struct recipe *r, const char *entry, enum recipe_grid grid, int tile, int threads,
+                       int smem_bytes)
+{
+	struct recipe_kernel *k = &r->kernel[r->kernel_count++];
+	*k = (struct recipe_kernel){.grid = grid, .tile = tile, .threads = threads, .smem_bytes = smem_bytes};
+	snprintf(k->entry, sizeof k->entry, "%s", entry);
+}
+
+void recipe_piece_add(struct recipe *r, const char *name, enum recipe_size size, int tile, int unit)
+{
+	struct recipe_piece *piece = &r->piece[r->piece_count++];
+	*piece = (struct recipe_piece){.size = size, .tile = tile, .unit = unit};
+	snprintf(piece->name, sizeof piece->name, "%s", name);
+}
+
+enum { BEFORE_THREADS = 128 };
+
+void recipe_blocks_add(struct recipe *r, const struct program *p)
+{
+	if (p->blocks != BLOCKS_LISTS)
+		return;
+	recipe_kernel_add(r, "fagen_blocks", GRID_QUERY_TILES, p->block_q, BEFORE_THREADS, 0);
+	recipe_piece_add(r, "blocks", SIZE_BLOCKS, p->block_q, p->block_k);
+}
+
+void recipe_bounds_add(struct recipe *r, const struct program *p, const struct candidate *c)
+{
+	if (p->bounds_rows > 0) {
+		recipe_kernel_add(r, "fagen_bounds_rows", GRID_QUERY_TILES, c->tile_m, BEFORE_THREADS, 0);
+		recipe_piece_add(r, "bounds_rows", SIZE_TILES_Q, c->tile_m, 2 * p->bounds_rows);
+	}
+	if (p->bounds_cols > 0) {
+		recipe_kernel_add(r, "fagen_bounds_cols", GRID_KEY_TILES_Q, c->tile_n, BEFORE_THREADS, 0);
+		recipe_piece_add(r, "bounds_cols", SIZE_TILES_K, c->tile_n, 2 * p->bounds_cols);
+	}
+}
+
+/* ---- what expressions cost ---- */
+
+enum { DEPENDS_ROW = 1, DEPENDS_COL = 2, DEPENDS_CELL = 4 };
+
+static int depends_on(const int *depends, const struct expr_node *n)
+{
+	int all = 0;
+	if (n->op == EXPR_NAME)
+		return n->i == NAME_Q ? DEPENDS_ROW : n->i == NAME_K ? DEPENDS_COL : n->i == NAME_S ? DEPENDS_CELL : 0;
+	for (int j = 0; j < expr_args(n); j++)
+		all |= depends[n->arg[j]];
+	return all;
+}
+
+static bool in_cell(int depends) { return depends == (DEPENDS_ROW | DEPENDS_COL) || (depends & DEPENDS_CELL); }
+
+/* Rough: lane operations of sm_80 to sm_120 that one operation becomes. */
+static struct cell_cost operation_cost(const struct expr_pool *pool, const struct expr_node *n)
+{
+	const bool real = n->type == TYPE_FLOAT;
+	switch (n->op) {
+	case EXPR_CONST:
+	case EXPR_NAME: return (struct cell_cost){0, 0, 0};
+	case EXPR_INPUT: return (struct cell_cost){1, 0, 4}; /* staged, one load */
+	case EXPR_NOT:
+	case EXPR_AND:
+	case EXPR_OR: return (struct cell_cost){0.5, 0, 0};
+	case EXPR_DIV:
+	case EXPR_MOD:
+		if (real)
+			return (struct cell_cost){1, 2, 0};
+		return (struct cell_cost){pool->node[n->arg[1]].op == EXPR_CONST ? 6 : 24, 0, 0};
+	case EXPR_FLOAT:
+	case EXPR_FLOOR: return (struct cell_cost){4, 0, 0}; /* conversions run at a quarter of the rate */
+	case EXPR_EXP:
+	case EXPR_LOG:
+	case EXPR_SQRT: return (struct cell_cost){1, 1, 0};
+	case EXPR_TANH:
+	case EXPR_SIGMOID: return (struct cell_cost){3, 2, 0};
+	case EXPR_RANDOM: return (struct cell_cost){14, 0, 0};
+	default: return (struct cell_cost){1, 0, 0};
+	}
+}
+
+/* Of all nodes of the roots that are worked out in the cell: what depends on its row or its column alone is not, and affine
+ * forms are one addition, as floats too. */
+static struct cell_cost expressions_cost(const struct program *p, const int *root, int roots)
+{
+	const struct expr_pool *pool = &p->pool;
+	struct affine_table affine;
+	struct cell_cost sum = {0, 0, 0};
+	bool open[EXPR_NODES_MAX] = {false};
+	int depends[EXPR_NODES_MAX];
+	affine_find(&affine, pool, pool->count - 1);
+	for (int i = 0; i < pool->count; i++)
+		depends[i] = depends_on(depends, &pool->node[i]);
+	for (int i = 0; i < roots; i++)
+		open[root[i]] = true;
+	for (int i = pool->count - 1; i >= 0; i--) {
+		const struct expr_node *n = &pool->node[i];
+		if (!open[i] || !in_cell(depends[i]))
+			continue;
+		const bool sum_of_two = affine.is[i] || (n->op == EXPR_FLOAT && affine.is[n->arg[0]]);
+		const struct cell_cost cost = sum_of_two ? (struct cell_cost){1, 0, 0} : operation_cost(pool, n);
+		sum.alu += cost.alu;
+		sum.exp += cost.exp;
+		sum.smem += cost.smem;
+		if (sum_of_two || n->op == EXPR_INPUT)
+			continue;
+		for (int j = 0; j < expr_args(n); j++)
+			open[n->arg[j]] = true;
+	}
+	return sum;
+}
+
+struct cell_cost score_cost(const struct program *p, enum pass pass)
+{
+	const int roots[] = {p->score, p->score_ds};
+	return expressions_cost(p, roots, pass == PASS_BACKWARD ? 2 : 1);
+}
+
+struct cell_cost residual_cost(const struct program *p) { return expressions_cost(p, &p->residual, 1); }
+
+void score_cost_add(struct candidate *c, const struct program *p, const struct device *device, enum pass pass)
+{
+	const struct cell_cost cost = score_cost(p, pass);
+	const double cells = (double)c->tile_m * c->tile_n;
+	c->cost_us[COST_ALU] += cells * cost.alu / device->alu_clk;
+	c->cost_us[COST_EXP] += cells * cost.exp / device->exp_clk;
+	c->cost_us[COST_SMEM] += cells * cost.smem / 128;
+}

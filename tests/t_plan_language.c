@@ -1,0 +1,260 @@
+/* The planner on masks whose tiles have no closed form, layouts, inputs and scores. */
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "gen/expr.h"
+#include "tests/plan_help.h"
+
+static void spec_text(struct spec *spec, int *slot, const char *text)
+{
+	*slot = spec->term_count++;
+	spec->term[*slot] = (struct term){.kind = TERM_TEXT, .text = spec->text_len, .child = -1, .next = -1};
+	strcpy(spec->text + spec->text_len, text);
+	spec->text_len += (int)strlen(text) + 1;
+}
+
+static struct spec spec_of(const char *mask, const char *score, const struct input *input)
+{
+	struct spec spec = spec_plain(64, 64);
+	if (mask)
+		spec_text(&spec, &spec.mask, mask);
+	if (score)
+		spec_text(&spec, &spec.score, score);
+	if (input)
+		spec.input[spec.input_count++] = *input;
+	return spec;
+}
+
+static const struct recipe_kernel *kernel_find(const struct plan *p, const char *entry)
+{
+	for (int i = 0; i < p->recipe.kernel_count; i++)
+		if (strcmp(p->recipe.kernel[i].entry, entry) == 0)
+			return &p->recipe.kernel[i];
+	return NULL;
+}
+
+static const struct recipe_piece *piece_find(const struct plan *p, const char *name)
+{
+	for (int i = 0; i < p->recipe.piece_count; i++)
+		if (strcmp(p->recipe.piece[i].name, name) == 0)
+			return &p->recipe.piece[i];
+	return NULL;
+}
+
+/* The sample of tiles comes near the count of all, for masks whose tiles have no closed form. */
+START_TEST(sampled_share)
+{
+	static const char *const masks[] = {"q / 1000 == k / 1000", "k * 2 <= q",
+	                                    "abs(q / 64 - k / 64) <= 3 && abs(q % 64 - k % 64) <= 3"};
+	const struct problem problem = {1, 2, 2, 4096, 4096, 16};
+	for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
+		for (int pass = 0; pass < PASS_COUNT; pass++) {
+			const struct spec spec = spec_of(masks[i], NULL, NULL);
+			must_make(&plan, &spec, "H200", &problem, (enum pass)pass);
+			check_plan(&plan, &spec);
+			const int m = best(&plan)->tile_m, n = best(&plan)->tile_n;
+			int64_t seen = 0;
+			for (int q0 = 0; q0 < 4096; q0 += m)
+				for (int k0 = 0; k0 < 4096; k0 += n) {
+					bool any = false;
+					for (int q = q0; q < q0 + m && !any; q++)
+						for (int k = k0; k < k0 + n && !any; k++)
+							any = i == 0   ? q / 1000 == k / 1000
+							      : i == 1 ? k * 2 <= q
+							               : abs(q / 64 - k / 64) <= 3 &&
+							                         abs(q % 64 - k % 64) <= 3;
+					seen += any;
+				}
+			const double share = (double)seen * m * n / (4096.0 * 4096.0);
+			ck_assert_msg(fabs(best(&plan)->visited - share) < 0.25 * share + 0.01, "%s: %g, is %g",
+			              masks[i], best(&plan)->visited, share);
+		}
+}
+END_TEST
+
+/* A static layout without more mask is counted tile by tile where blocks are few. */
+START_TEST(layout_share)
+{
+	struct spec spec = spec_plain(128, 128);
+	spec.blocks = (struct blocks){.source = BLOCKS_KEEP, .size_q = 128, .size_k = 128};
+	spec_text(&spec, &spec.blocks.keep, "random(3, q, k) < 16384");
+	const struct problem problem = {1, 4, 4, 4096, 4096, 16};
+	static struct program program;
+	lower(&program, &spec);
+	int64_t kept = 0;
+	for (int q = 0; q < 32; q++)
+		for (int k = 0; k < 32; k++) {
+			const int64_t name[NAME_COUNT] = {[NAME_Q] = q, [NAME_K] = k, [NAME_SQ] = 32, [NAME_SK] = 32};
+			kept += expr_eval(&program.pool, program.block_keep, name, 0, NULL, NULL).i;
+		}
+	ck_assert(kept > 200 && kept < 312);
+	for (int pass = 0; pass < PASS_COUNT; pass++) {
+		must_make(&plan, &spec, "H200", &problem, (enum pass)pass);
+		check_plan(&plan, &spec);
+		ck_assert_double_eq_tol(best(&plan)->visited, (double)kept / 1024, 0.02);
+	}
+	ck_assert_double_eq_tol(plan.useful_flop / (4096.0 * 4096 * 4 * 512 * 2.5), (double)kept / 1024, 0.03);
+}
+END_TEST
+
+/* Blocks smaller than tiles have a bit each: no more than 64. */
+START_TEST(small_blocks)
+{
+	struct spec spec = spec_plain(64, 64);
+	const struct problem problem = {1, 4, 4, 1024, 1024, 16};
+	spec.blocks = (struct blocks){.source = BLOCKS_BITMAP, .size_q = 16, .size_k = 16};
+	for (int pass = 0; pass < PASS_COUNT; pass++) {
+		must_make(&plan, &spec, "H200", &problem, (enum pass)pass);
+		for (int i = 0; i < plan.candidate_count; i++) {
+			const struct candidate *c = &plan.candidate[i];
+			const bool many = (c->tile_m / 16) * (c->tile_n / 16) > 64;
+			ck_assert_int_eq(strstr(c->reason, "want at most 64") != NULL, many);
+		}
+	}
+}
+END_TEST
+
+START_TEST(kernels_before)
+{
+	const struct input doc = {
+		.name = "doc", .dtype = INPUT_I32, .dims = 2, .dim = {{.kind = DIM_BATCH}, {.kind = DIM_SEQ_K}}};
+	const struct problem problem = {2, 6, 3, 1000, 700, 16};
+	struct spec spec = spec_of("doc[b, q] == doc[b, k]", NULL, &doc);
+	for (int pass = 0; pass < PASS_COUNT; pass++) {
+		must_make(&plan, &spec, "H200", &problem, (enum pass)pass);
+		const int m = best(&plan)->tile_m, n = best(&plan)->tile_n;
+		const struct recipe_kernel *rows = kernel_find(&plan, "fagen_bounds_rows"),
+					   *cols = kernel_find(&plan, "fagen_bounds_cols");
+		const struct recipe_shape shape = {2, 6, 3, 1000, 700};
+		ck_assert(rows && cols && rows->threads == 128 && cols->threads == 128);
+		ck_assert_int_eq(recipe_grid_size(rows, &shape), 2 * 6 * ((1000 + m - 1) / m));
+		ck_assert_int_eq(recipe_grid_size(cols, &shape), 2 * 6 * ((700 + n - 1) / n));
+		/* least and greatest, two ints, for each tile of each head */
+		const int64_t bytes = 8 * recipe_grid_size(rows, &shape);
+		ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "bounds_rows"), &shape),
+		                 (bytes + 255) / 256 * 256);
+		ck_assert_ptr_nonnull(piece_find(&plan, "bounds_cols"));
+		ck_assert_ptr_null(kernel_find(&plan, "fagen_blocks"));
+	}
+	spec = spec_plain(64, 64);
+	spec.blocks = (struct blocks){.source = BLOCKS_LISTS, .size_q = 64, .size_k = 128};
+	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+	const struct recipe_shape shape = {2, 6, 3, 1000, 700};
+	ck_assert_int_eq(recipe_grid_size(kernel_find(&plan, "fagen_blocks"), &shape), 2 * 6 * 16);
+	ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "blocks"), &shape), (2 * 6 * 16 * 6 + 255) / 256 * 256);
+	for (int pass = 0; pass < PASS_COUNT; pass++) { /* the naive kernels read the same bitmap */
+		struct program program;
+		struct diag diag = {0};
+		lower(&program, &spec);
+		const struct device *device = device_find("H200");
+		ck_assert_int_eq(plan_naive(&other, &spec, &program, target_find(device->target), device, &problem,
+		                            (enum pass)pass, &diag),
+		                 0);
+		ck_assert_str_eq(other.recipe.kernel[0].entry, "fagen_blocks");
+		ck_assert_int_eq(recipe_grid_size(&other.recipe.kernel[0], &shape), 2 * 6 * 16);
+		ck_assert_ptr_nonnull(piece_find(&other, "blocks"));
+	}
+}
+END_TEST
+
+START_TEST(gradients_of_inputs)
+{
+	const struct input table = {.name = "table",
+	                            .dtype = INPUT_F32,
+	                            .dims = 2,
+	                            .dim = {{.kind = DIM_HEADS}, {DIM_CONST, 32}},
+	                            .grad = true};
+	const struct problem problem = {2, 6, 6, 1024, 1024, 16};
+	const struct spec spec = spec_of(NULL, "s + table[h, min(max(q - k + 16, 0), 31)]", &table);
+	must_make(&plan, &spec, "H200", &problem, PASS_BACKWARD);
+	check_plan(&plan, &spec);
+	ck_assert(kernel_find(&plan, "fagen_input_grad") && kernel_find(&plan, "fagen_input_grad_sum"));
+	ck_assert_ptr_null(kernel_find(&plan, "fagen_input_grad_cols"));
+	ck_assert_int_eq(piece_find(&plan, "grad_partial")->unit, 32);
+	/* Gradients without a query are cleared by a kernel, and by it alone. */
+	const struct recipe_shape no_queries = {2, 6, 6, 0, 1024}, no_batch = {0, 6, 6, 1024, 1024};
+	for (int i = 0; i < plan.recipe.kernel_count; i++) {
+		const struct recipe_kernel *k = &plan.recipe.kernel[i];
+		const bool clears = strcmp(k->entry, "fagen_input_grad_clear") == 0;
+		ck_assert_int_eq(recipe_grid_size(k, &no_batch), clears);
+		if (k->grid != GRID_KEY_TILES)
+			ck_assert_int_eq(recipe_grid_size(k, &no_queries), clears);
+	}
+	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+	ck_assert_ptr_null(kernel_find(&plan, "fagen_input_grad"));
+}
+END_TEST
+
+/* What costs more in a cell is predicted to take longer, and staged inputs are part of shared memory. */
+START_TEST(expressions_cost)
+{
+	const struct problem problem = {4, 16, 16, 4096, 4096, 16};
+	const struct input bias = {
+		.name = "bias",
+		.dtype = INPUT_F32,
+		.dims = 4,
+		.dim = {{.kind = DIM_BATCH}, {.kind = DIM_HEADS}, {.kind = DIM_SEQ_Q}, {.kind = DIM_SEQ_K}}};
+	static const char *const scores[] = {"s", "20 * tanh(s / 20)", "log(1 + exp(20 * tanh(s / 20))) * sigmoid(s)"};
+	double before = 0;
+	for (int i = 0; i < 3; i++) {
+		const struct spec spec = spec_of(NULL, scores[i], NULL);
+		must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+		ck_assert_double_gt(best(&plan)->cost_us[COST_EXP], before * 1.5);
+		before = best(&plan)->cost_us[COST_EXP];
+	}
+	const struct spec plain = spec_plain(64, 64), biased = spec_of(NULL, "s + bias[b, h, q, k]", &bias);
+	must_make(&plan, &plain, "H200", &problem, PASS_FORWARD);
+	must_make(&other, &biased, "H200", &problem, PASS_FORWARD);
+	ck_assert_double_ge(best(&other)->hbm_bytes - best(&plan)->hbm_bytes, 4.0 * 4 * 16 * 4096 * 4096);
+	ck_assert_double_gt(best(&other)->time_us, best(&plan)->time_us);
+	bool staged = false;
+	for (int i = 0; i < best(&other)->smem_term_count; i++) {
+		const struct smem_term *t = &best(&other)->smem_term[i];
+		if (strcmp(t->name, "cell inputs") == 0)
+			staged = t->bytes ==
+			         best(&other)->stages * best(&other)->tile_m * (best(&other)->tile_n + 8) * 4;
+	}
+	ck_assert(staged);
+}
+END_TEST
+
+/* Analysis takes milliseconds whatever the spec: 50 leave room for slow machines and sanitizers, not for an explosion. */
+START_TEST(analysis_is_quick)
+{
+	struct text mask = {0};
+	const struct problem problem = {1, 8, 8, 1 << 17, 1 << 17, 16};
+	for (int shape = 0; shape < 3; shape++) {
+		text_free(&mask);
+		for (int i = 0; i < 25; i++) {
+			text_puts(&mask, i == 0 ? "" : shape == 1 ? " || " : " && ");
+			text_addf(&mask, "(q * %d <= k + %d %s q %% %d < %d)", shape == 2 ? 2 : 1, 7 * i,
+			          shape == 1 ? "&&" : "||", shape == 2 ? i + 5 : 1000000, shape == 2 ? 3 : 9 * i);
+		}
+		const struct spec spec = spec_of(text_str(&mask), NULL, NULL);
+		const clock_t before = clock();
+		must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+		ck_assert_msg((double)(clock() - before) / CLOCKS_PER_SEC < 0.05, "%s", text_str(&mask));
+	}
+	text_free(&mask);
+}
+END_TEST
+
+Suite *suite(void);
+Suite *suite(void)
+{
+	Suite *s = suite_create("plan_language");
+	TCase *t = tcase_create("plan_language");
+	tcase_set_timeout(t, 180);
+	tcase_add_test(t, sampled_share);
+	tcase_add_test(t, layout_share);
+	tcase_add_test(t, small_blocks);
+	tcase_add_test(t, kernels_before);
+	tcase_add_test(t, gradients_of_inputs);
+	tcase_add_test(t, expressions_cost);
+	tcase_add_test(t, analysis_is_quick);
+	suite_add_tcase(s, t);
+	return s;
+}
