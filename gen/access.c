@@ -260,6 +260,12 @@ int accesses_find(struct program *p, const struct spec *spec, struct diag *diag)
 		const struct expr_node *n = &p->pool.node[i];
 		if (!mask[i] && !score[i] && !sink[i])
 			continue;
+		bool names[NAME_COUNT];
+		node_names(names, &p->pool, i);
+		if (names[NAME_S])
+			return diag_at(diag, spec->place[KEY_score],
+			               "score: an index of '%s' depends on s; an element is chosen by position alone",
+			               spec->input[n->i].name);
 		if (p->access_count == ACCESSES_MAX)
 			return diag_at(diag, spec->place[score[i] ? KEY_score : KEY_mask],
 			               "%s: more than %d different elements of inputs are read",
