@@ -424,6 +424,45 @@ static int kernels_get(struct trial *r, const fagen_spec *spec)
 		r, fagen_kernel_get_naive((fagen_kernel **)&r->naive, r->rt, spec, &problem, device, &error), &error);
 }
 
+static int tensors_make(struct trial *r)
+{
+	for (int id = 0; id < TENSOR_COUNT; id++) {
+		const bool unused = (id == TENSOR_LSE && !r->has_lse) || (id >= TENSOR_DOUT && !r->backward) ||
+		                    (id == TENSOR_DLSE && r->c->seed % 2 == 0);
+		if (!unused && tensor_make(r, id))
+			return -1;
+	}
+	return 0;
+}
+
+/* Inputs are as they were. */
+static int input_unchanged(struct trial *r, int id)
+{
+	struct tensor *t = &r->t[id];
+	unsigned char *before = t->host;
+	t->host = malloc(tensor_bytes(t) + 1);
+	if (!t->host)
+		abort();
+	const int fetched = tensor_fetch(r, id), changed = !fetched && memcmp(before, t->host, tensor_bytes(t));
+	free(before);
+	if (!changed)
+		return fetched;
+	diag_fail(&r->diag, "%s is an input, and a kernel changed it.", tensor_names[id]);
+	return trial_fail(r, CHECK_WRONG, text_str(&r->diag.text));
+}
+
+static int tensors_check(struct trial *r)
+{
+	for (int id = 0; id < TENSOR_COUNT; id++) {
+		if (!r->t[id].used)
+			continue;
+		if (tensor_is_input(id) ? input_unchanged(r, id)
+		                        : tensor_fetch(r, id) || (!r->options->no_poison && gaps_check(r, id)))
+			return -1;
+	}
+	return 0;
+}
+
 static int run_all(struct trial *r, const fagen_spec *spec)
 {
 	const struct check_case *c = r->c;
@@ -440,19 +479,8 @@ static int run_all(struct trial *r, const fagen_spec *spec)
 	if (ref_program_make(&r->program, r->spec, &r->diag))
 		return trial_fail(r, CHECK_WRONG, text_str(&r->diag.text));
 	sample_make(r);
-	if (kernels_get(r, spec) || inputs_make(r))
-		return -1;
-	for (int id = 0; id < TENSOR_COUNT; id++) {
-		if (id == TENSOR_LSE && !r->has_lse)
-			continue;
-		if (id >= TENSOR_DOUT && !r->backward)
-			continue;
-		if (id == TENSOR_DLSE && c->seed % 2 == 0)
-			continue;
-		if (tensor_make(r, id))
-			return -1;
-	}
-	if (args_make(r) || forward_run(r) || (r->backward && backward_run(r)))
+	if (kernels_get(r, spec) || inputs_make(r) || tensors_make(r) || args_make(r) || forward_run(r) ||
+	    (r->backward && backward_run(r)))
 		return -1;
 	if (r->sample.all || r->sample.pairs) {
 		if (judge_cpu(r))
@@ -462,29 +490,7 @@ static int run_all(struct trial *r, const fagen_spec *spec)
 		if (judge_naive(r))
 			return -1;
 	}
-	for (int id = 0; id < TENSOR_COUNT; id++) {
-		struct tensor *t = &r->t[id];
-		if (!t->used)
-			continue;
-		if (!tensor_is_input(id)) {
-			if (tensor_fetch(r, id) || (!r->options->no_poison && gaps_check(r, id)))
-				return -1;
-			continue;
-		}
-		unsigned char *before = t->host;
-		t->host = malloc(tensor_bytes(t) + 1);
-		if (!t->host)
-			abort();
-		const int fetched = tensor_fetch(r, id), changed = !fetched && memcmp(before, t->host, tensor_bytes(t));
-		free(before);
-		if (fetched)
-			return -1;
-		if (changed) {
-			diag_fail(&r->diag, "%s is an input, and a kernel changed it.", tensor_names[id]);
-			return trial_fail(r, CHECK_WRONG, text_str(&r->diag.text));
-		}
-	}
-	if (inputs_check(r))
+	if (tensors_check(r) || inputs_check(r))
 		return -1;
 	if (gpu_guards(&r->workspace, "workspace", r->rt, r->options->device, &r->diag))
 		return trial_fail(r, CHECK_WRONG, text_str(&r->diag.text));
