@@ -59,7 +59,6 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int row_qk = chunks(spec->head_dim_qk) * 16,
 		  row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
 	const int blocks_m = c->tile_m / (16 * c->warps);
-	(void)target;
 
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
@@ -73,9 +72,9 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_inputs_add(c, program, spec, 1, 1, c->stages, c->stages);
 
 	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0
-	 * compiles every shape with at most 192 accumulators without spills. */
-	const int accumulators = blocks_m * (c->tile_n / 2 + (spec->head_dim_v + 7) / 8 * 4);
-	c->regs = accumulators + 60;
+	 * compiles every shape with at most 192 accumulators without spills, but for sm_100 when 128 of them are of S. */
+	const int scores = blocks_m * c->tile_n / 2, outs = blocks_m * ((spec->head_dim_v + 7) / 8 * 4);
+	c->regs = scores + outs + (target->cc == 100 && scores >= 128 ? 64 : 60);
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;
