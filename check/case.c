@@ -19,6 +19,15 @@ void case_print(char to[CASE_TEXT_MAX], const struct check_case *c)
 	         "%s:b%" PRId64 ",h%" PRId64 "/%" PRId64 ",q%" PRId64 ",k%" PRId64 ",%s,%s,seed%" PRIu64 "%s", c->spec,
 	         c->batch, c->heads_q, c->heads_kv, c->seqlen_q, c->seqlen_k, input_names[c->input],
 	         layout_names[c->layout], c->seed, c->planned ? ",planned" : "");
+	for (int axis = 0; axis < 2; axis++)
+		for (int i = 0; i < c->lengths[axis]; i++) {
+			const size_t len = strlen(to);
+			char part[8];
+			snprintf(part, sizeof part, i ? "-" : ",l%c", "qk"[axis]);
+			snprintf(to + len, CASE_TEXT_MAX - len, "%s%" PRId64, part, c->length[axis][i]);
+		}
+	if (c->whole && strlen(to) + 7 < CASE_TEXT_MAX)
+		strcat(to, ",whole");
 }
 
 /* A count up to the end or a stop character; -1 if there is none. */
@@ -50,6 +59,23 @@ static bool number_part(int64_t *to, const char *text)
 	return true;
 }
 
+/* "16-0-33": lengths of the entries, in turns; the longest is the most that the case has. */
+static bool lengths_part(struct check_case *c, int axis, const char *text)
+{
+	int64_t *most = axis ? &c->seqlen_k : &c->seqlen_q;
+	c->lengths[axis] = 0;
+	*most = 0;
+	for (;; text++) {
+		const int64_t n = count_parse(&text);
+		if (n < 0 || c->lengths[axis] == CASE_LENGTHS_MAX)
+			return false;
+		c->length[axis][c->lengths[axis]++] = n;
+		*most = n > *most ? n : *most;
+		if (*text != '-')
+			return !*text;
+	}
+}
+
 static bool part_parse(struct check_case *c, const char *part)
 {
 	int i;
@@ -64,6 +90,10 @@ static bool part_parse(struct check_case *c, const char *part)
 	}
 	if (!strcmp(part, "planned"))
 		return c->planned = true;
+	if (!strcmp(part, "whole"))
+		return c->whole = true;
+	if (part[0] == 'l' && (part[1] == 'q' || part[1] == 'k'))
+		return lengths_part(c, part[1] == 'k', part + 2);
 	if (!strncmp(part, "seed", 4) && number_part(&n, part + 4)) {
 		c->seed = (uint64_t)n;
 		return true;
@@ -110,7 +140,7 @@ int case_parse(struct check_case *c, const char *text, struct diag *diag)
 		diag_fail(
 			diag,
 			"\"%s\" is no part of a case. Parts are b2 (batch), h16/4 (query/key heads), q4096, k4096 (lengths), seed7, "
-			"planned, an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
+			"planned, lq16-0-33, lk8-9-7 (lengths of the entries of a padded or packed batch), whole, an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
 			"size1, flip, shared), separated by commas.",
 			part);
 		return -1;

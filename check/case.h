@@ -10,7 +10,7 @@
 #include "runtime/fagen.h"
 #include "runtime/runtime.h"
 
-enum { CASE_NAME_MAX = 512, CASE_TEXT_MAX = 768 };
+enum { CASE_NAME_MAX = 512, CASE_TEXT_MAX = 768, CASE_LENGTHS_MAX = 16 };
 
 struct check_case {
 	char spec[CASE_NAME_MAX];  /* a file, the name of one in specs/, or the spec itself: "{head_dim: 64, mask: causal}" */
@@ -18,6 +18,9 @@ struct check_case {
 	enum input_kind input;
 	enum layout_kind layout;
 	uint64_t seed;
+	int lengths[2];            /* lengths of entries that are written out, of queries and keys; 0: by the seed */
+	int64_t length[2][CASE_LENGTHS_MAX];
+	bool whole;                /* all entries have all positions */
 	bool planned;              /* the kernel is planned for exactly these shapes, not for what the spec assumes */
 };
 

@@ -16,6 +16,7 @@ struct ref_input {
 	int64_t dim[4];
 	const double *data;
 	bool grad;
+	char axis[4];          /* 'q', 'k': a dimension of positions */
 };
 
 /* The attention of a spec: a parser and an evaluator of their own, presets by their meaning. Made from a struct spec by
@@ -39,6 +40,10 @@ struct ref_case {
 	 * number and the counts all_heads_q, all_heads_kv. NULL: the problem is whole, the two counts are not looked at. */
 	const int64_t *first_head;
 	int64_t all_heads_q, all_heads_kv;
+	/* Positions that the entries of the whole batch use; rows past them have no part in anything. NULL: all. */
+	const int64_t *used_q, *used_k;
+	/* Where their positions begin in dimensions of inputs. NULL: at 0. */
+	const int64_t *first_q, *first_k;
 };
 
 /* All tensors are dense [batch][head][seq][dim] here, in double. lse [batch][head][seq]. */

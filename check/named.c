@@ -5,20 +5,28 @@
 #include <string.h>
 
 #include "check/gpu.h"
+#include "check/lengths.h"
 
 static const int dtype_bytes[INPUT_DTYPE_COUNT] = {
 	[INPUT_F32] = 4, [INPUT_FP16] = 2, [INPUT_BF16] = 2, [INPUT_I32] = 4, [INPUT_U8] = 1};
 
+static bool is_sequence(enum dim_kind kind) { return kind == DIM_SEQ_Q || kind == DIM_SEQ_K; }
 static int64_t blocks(int64_t seqlen, int size) { return seqlen / size + (seqlen % size > 0); }
 
-static int64_t dim_size(const struct input_dim *dim, const struct check_case *c, const struct spec *spec)
+static int64_t dim_size(const struct input *in, int d, const struct check_case *c, const struct spec *spec,
+                        const struct lengths *lengths)
 {
+	const struct input_dim *dim = &in->dim[d];
 	switch (dim->kind) {
-	case DIM_BATCH: return c->batch;
+	case DIM_BATCH: /* of a packed input with positions there is one entry */
+		for (int i = 0; i < in->dims; i++)
+			if (lengths->packed && c->batch && is_sequence(in->dim[i].kind))
+				return 1;
+		return c->batch;
 	case DIM_HEADS: return c->heads_q;
 	case DIM_HEADS_KV: return c->heads_kv;
-	case DIM_SEQ_Q: return c->seqlen_q;
-	case DIM_SEQ_K: return c->seqlen_k;
+	case DIM_SEQ_Q: return lengths->packed ? lengths->total[0] : c->seqlen_q;
+	case DIM_SEQ_K: return lengths->packed ? lengths->total[1] : c->seqlen_k;
 	case DIM_BLOCKS_Q: return blocks(c->seqlen_q, spec->blocks.size_q);
 	case DIM_BLOCKS_K: return blocks(c->seqlen_k, spec->blocks.size_k);
 	default: return dim->size;
@@ -85,8 +93,6 @@ struct fill {
 	int sequence;  /* last dimension that is a sequence; -1: none */
 	int64_t width; /* of the last dimension */
 };
-
-static bool is_sequence(enum dim_kind kind) { return kind == DIM_SEQ_Q || kind == DIM_SEQ_K; }
 
 static enum pattern pattern_of(const struct input *in, const struct check_case *c, const struct spec *spec,
                                int sequence)
@@ -226,13 +232,14 @@ static void batch_share(struct named *n)
 	}
 }
 
-static int input_make(struct named *n, int number, const struct check_case *c, const struct spec *spec)
+static int input_make(struct named *n, int number, const struct check_case *c, const struct spec *spec,
+                      const struct lengths *lengths)
 {
 	const struct input *in = &spec->input[number];
 	struct fill f = {.n = n, .c = c, .spec = spec, .stream = 2000 + (uint64_t)number, .sequence = -1, .width = 1};
 	*n = (struct named){.input = in, .elements = 1, .bytes = dtype_bytes[in->dtype]};
 	for (int d = 0; d < in->dims; d++) {
-		n->size[d] = dim_size(&in->dim[d], c, spec);
+		n->size[d] = dim_size(in, d, c, spec, lengths);
 		n->elements *= n->size[d];
 		f.width = n->size[d];
 		if (is_sequence(in->dim[d].kind))
@@ -258,11 +265,13 @@ static int input_make(struct named *n, int number, const struct check_case *c, c
 
 int named_make(struct named to[SPEC_INPUTS_MAX], const struct check_case *c, const struct spec *spec)
 {
+	struct lengths lengths;
 	memset(to, 0, SPEC_INPUTS_MAX * sizeof *to);
-	for (int i = 0; i < spec->input_count; i++)
-		if (input_make(&to[i], i, c, spec))
-			return -1;
-	return 0;
+	int rc = lengths_make(&lengths, c, spec->layout);
+	for (int i = 0; i < spec->input_count && !rc; i++)
+		rc = input_make(&to[i], i, c, spec, &lengths);
+	lengths_free(&lengths);
+	return rc;
 }
 
 void named_free(struct named n[SPEC_INPUTS_MAX])

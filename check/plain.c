@@ -72,7 +72,7 @@ static void forward_row(void *context, int64_t row)
 	struct ref_cell at = ref_row_cell(c, row);
 	struct ref_read read;
 	const unsigned char *visible = j->visible + row * c->seqlen_k;
-	const float sink = (float)ref_sink(&read, c, at.b, at.h);
+	const float sink = (float)ref_sink(&read, c, &at);
 	float *out = j->out + row * c->head_dim_v, *s = malloc((size_t)(c->seqlen_k > 0 ? c->seqlen_k : 1) * sizeof *s);
 	if (!s)
 		abort();
@@ -152,7 +152,7 @@ static void dquery_row(void *context, int64_t row)
 					dlogit * (float)slopes.read[i].slope;
 		pthread_mutex_unlock(j->sums);
 	}
-	const double sink = ref_sink(&sink_at, c, at.b, at.h);
+	const double sink = ref_sink(&sink_at, c, &at);
 	if (grad && sink != -INFINITY && grad[sink_at.input]) {
 		pthread_mutex_lock(j->sums);
 		grad[sink_at.input][sink_at.index] -= expf((float)sink - j->lse[row]) * j->delta[row];

@@ -18,14 +18,27 @@ struct at {
 	bool single;
 };
 
+static int64_t whole_entry(const struct ref_case *c, int64_t b)
+{
+	return c->first_head && c->all_heads_q ? c->first_head[b] / c->all_heads_q : b;
+}
+int64_t ref_used_q(const struct ref_case *c, int64_t b)
+{
+	return c->used_q ? c->used_q[whole_entry(c, b)] : c->seqlen_q;
+}
+int64_t ref_used_k(const struct ref_case *c, int64_t b)
+{
+	return c->used_k ? c->used_k[whole_entry(c, b)] : c->seqlen_k;
+}
+
 static struct at at_cell(const struct ref_case *c, const struct ref_cell *cell)
 {
 	const int64_t hq = c->first_head ? c->all_heads_q : c->heads_q,
 		      hk = c->first_head ? c->all_heads_kv : c->heads_kv;
 	const int64_t head = c->first_head ? c->first_head[cell->b] + cell->h : cell->b * hq + cell->h;
-	return (struct at){
-		.c = c,
-		.name = {hq ? head / hq : 0, hq ? head % hq : 0, cell->q, cell->k, c->seqlen_q, c->seqlen_k, hq, hk}};
+	return (struct at){.c = c,
+	                   .name = {hq ? head / hq : 0, hq ? head % hq : 0, cell->q, cell->k, ref_used_q(c, cell->b),
+	                            ref_used_k(c, cell->b), hq, hk}};
 }
 
 static int64_t floor_div(int64_t a, int64_t b) { return b == 0 ? 0 : a / b - ((a % b != 0) && ((a < 0) != (b < 0))); }
@@ -41,19 +54,24 @@ static int64_t random_hash(int64_t seed, int64_t x, int64_t y)
 	return (z ^ z >> 16) & 0xFFFF;
 }
 
-static int64_t element_index(const struct ref_input *in, const int64_t *index)
+static int64_t element_index(const struct at *where, const struct ref_input *in, const int64_t *index)
 {
+	const struct ref_case *c = where->c;
+	const int64_t b = where->name[REF_B];
 	int64_t at = 0;
 	for (int d = 0; d < in->dims; d++) {
-		const int64_t i = index[d] < in->dim[d] ? index[d] : in->dim[d] - 1;
-		at = at * in->dim[d] + (i < 0 ? 0 : i);
+		const int64_t *used = in->axis[d] == 'q' ? c->used_q : in->axis[d] == 'k' ? c->used_k : NULL;
+		const int64_t *first = in->axis[d] == 'q' ? c->first_q : in->axis[d] == 'k' ? c->first_k : NULL;
+		const int64_t dim = used ? used[b] : in->dim[d];
+		const int64_t i = index[d] < dim ? index[d] : dim - 1;
+		at = at * in->dim[d] + (i < 0 ? 0 : i) + (first ? first[b] : 0);
 	}
 	return at;
 }
 
-static double element(const struct ref_case *c, int input, int64_t a, int64_t b, int64_t d, int64_t e)
+static double element(const struct at *at, int input, int64_t a, int64_t b, int64_t d, int64_t e)
 {
-	return c->input[input].data[element_index(&c->input[input], (int64_t[4]){a, b, d, e})];
+	return at->c->input[input].data[element_index(at, &at->c->input[input], (int64_t[4]){a, b, d, e})];
 }
 
 /* ---- presets --------------------------------------------------------------------------------------------------------- */
@@ -82,12 +100,12 @@ static int64_t preset_index(const struct ref_node *n, const struct at *at)
 	const int64_t ahead = (k - at->name[REF_SK]) - (q - at->name[REF_SQ]);
 	const struct ref_input *in = &at->c->input[n->input];
 	switch (n->i) {
-	case REF_ALIBI: return element_index(in, (int64_t[4]){h});
-	case REF_BIAS: return element_index(in, (int64_t[4]){b, h, q, k});
+	case REF_ALIBI: return element_index(at, in, (int64_t[4]){h});
+	case REF_BIAS: return element_index(at, in, (int64_t[4]){b, h, q, k});
 	case REF_T5:
-		return element_index(in,
+		return element_index(at, in,
 		                     (int64_t[4]){h, (ahead > 0 ? 16 : 0) + t5_bucket(ahead < 0 ? -ahead : ahead, 8)});
-	default: return element_index(in, (int64_t[4]){h, t5_bucket(ahead < 0 ? -ahead : 0, 16)});
+	default: return element_index(at, in, (int64_t[4]){h, t5_bucket(ahead < 0 ? -ahead : 0, 16)});
 	}
 }
 
@@ -108,9 +126,9 @@ static bool preset_holds(const struct ref_node *n, const struct value *v, const 
 	case REF_LOCAL: return back <= bounded(n, 0, v) && -back <= bounded(n, 1, v);
 	case REF_PREFIX: return k < v[n->arg[0]].i || back >= 0;
 	case REF_DOCUMENT:
-		return element(at->c, n->input, b, q - at->name[REF_SQ] + at->name[REF_SK], 0, 0) ==
-		       element(at->c, n->input, b, k, 0, 0);
-	case REF_PADDING: return (double)k < element(at->c, n->input, b, 0, 0, 0);
+		return element(at, n->input, b, q - at->name[REF_SQ] + at->name[REF_SK], 0, 0) ==
+		       element(at, n->input, b, k, 0, 0);
+	case REF_PADDING: return (double)k < element(at, n->input, b, 0, 0, 0);
 	case REF_DILATED:
 		return floor_mod(back, v[n->arg[0]].i) == 0 && back <= bounded(n, 1, v) && -back <= bounded(n, 2, v);
 	case REF_GLOBAL: return q < v[n->arg[0]].i || k < v[n->arg[0]].i;
@@ -138,7 +156,7 @@ static int64_t read_index(const struct ref_node *n, const struct value *v, const
 	int64_t index[4] = {0};
 	for (int d = 0; d < in->dims; d++)
 		index[d] = v[n->arg[d]].i;
-	return element_index(in, index);
+	return element_index(at, in, index);
 }
 
 static struct value node_value(const struct ref_node *n, const struct value *v, const struct at *at)
@@ -213,11 +231,11 @@ static bool blocks_keep(const struct at *at)
 	struct at block = *at;
 	switch (p->blocks) {
 	case REF_BLOCKS_ROWS: return q < p->rows && k < p->columns && p->row[q * p->columns + k];
-	case REF_BLOCKS_BITMAP: return element(at->c, p->block_input[0], b, h, q, k) != 0;
+	case REF_BLOCKS_BITMAP: return element(at, p->block_input[0], b, h, q, k) != 0;
 	case REF_BLOCKS_LISTS:
-		for (int64_t i = 0, n = (int64_t)element(at->c, p->block_input[0], b, h, q, 0); i < n; i++)
-			if (i < (at->name[REF_SK] + p->block_k - 1) / p->block_k &&
-			    (int64_t)element(at->c, p->block_input[1], b, h, q, i) == k)
+		for (int64_t i = 0, n = (int64_t)element(at, p->block_input[0], b, h, q, 0); i < n; i++)
+			if (i < at->c->input[p->block_input[1]].dim[3] &&
+			    (int64_t)element(at, p->block_input[1], b, h, q, i) == k)
 				return true;
 		return false;
 	case REF_BLOCKS_KEEP:
@@ -232,6 +250,8 @@ static bool blocks_keep(const struct at *at)
 bool ref_visible(const struct ref_case *c, int64_t b, int64_t h, int64_t q, int64_t k)
 {
 	const struct ref_program *p = c->program;
+	if (q >= ref_used_q(c, b) || k >= ref_used_k(c, b))
+		return false;
 	if (!p)
 		return true;
 	struct value v[REF_NODES_MAX];
@@ -335,12 +355,12 @@ double ref_logit_slopes(struct ref_slopes *to, const struct ref_case *c, const s
 	return v[part->end - 1].f;
 }
 
-double ref_sink(struct ref_read *read, const struct ref_case *c, int64_t b, int64_t h)
+double ref_sink(struct ref_read *read, const struct ref_case *c, const struct ref_cell *cell)
 {
-	if (!c->program || c->program->sink < 0)
+	if (!c->program || c->program->sink < 0 || cell->q >= ref_used_q(c, cell->b))
 		return -INFINITY;
-	const struct at at = at_cell(c, &(struct ref_cell){.b = b, .h = h});
+	const struct at at = at_cell(c, cell);
 	const struct ref_input *in = &c->input[c->program->sink];
-	*read = (struct ref_read){c->program->sink, element_index(in, (int64_t[4]){at.name[REF_H]}), 1};
+	*read = (struct ref_read){c->program->sink, element_index(&at, in, (int64_t[4]){at.name[REF_H]}), 1};
 	return in->data[read->index];
 }

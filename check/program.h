@@ -56,6 +56,9 @@ struct ref_program {
 
 /* A cell of the case; b, h, q, k count inside the case, also when its heads are some of a larger problem. */
 struct ref_cell { int64_t b, h, q, k; };
+/* Positions of a batch entry. */
+int64_t ref_used_q(const struct ref_case *, int64_t b);
+int64_t ref_used_k(const struct ref_case *, int64_t b);
 /* The first cell of a row of Q, numbered over batch and heads; the row of K and V that a query head's key stands in. */
 struct ref_cell ref_row_cell(const struct ref_case *, int64_t row);
 int64_t ref_key_row(const struct ref_case *, int64_t b, int64_t h, int64_t k);
@@ -74,7 +77,7 @@ struct ref_slopes {
 double ref_logit(const struct ref_case *, const struct ref_cell *, double s, bool single);
 /* The same, and its slopes. */
 double ref_logit_slopes(struct ref_slopes *, const struct ref_case *, const struct ref_cell *, double s, bool single);
-/* The logit that joins the softmax of every row of a head; -INFINITY: none. *read gets where it stands. */
-double ref_sink(struct ref_read *read, const struct ref_case *, int64_t b, int64_t h);
+/* The logit that joins the softmax of the cell's row; -INFINITY: none. *read gets where it stands. */
+double ref_sink(struct ref_read *read, const struct ref_case *, const struct ref_cell *);
 
 #endif

@@ -118,7 +118,7 @@ static void forward_row(void *context, int64_t row)
 	struct ref_read read;
 	double *out = j->out + row * c->head_dim_v, *score = doubles(c->seqlen_k);
 	const unsigned char *visible = j->visible + row * c->seqlen_k;
-	const double sink = ref_sink(&read, c, at.b, at.h);
+	const double sink = ref_sink(&read, c, &at);
 	double max = sink;
 	for (at.k = 0; at.k < c->seqlen_k; at.k++) {
 		if (!visible[at.k])
@@ -203,7 +203,7 @@ static void dquery_row(void *context, int64_t row)
 		dquery[i] = 0;
 	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) -
 	                (j->dlse ? j->dlse[row] : 0);
-	const double sink = ref_sink(&sink_at, c, at.b, at.h);
+	const double sink = ref_sink(&sink_at, c, &at);
 	if (j->lse[row] == -INFINITY)
 		return;
 	for (at.k = 0; at.k < c->seqlen_k; at.k++) {

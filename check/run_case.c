@@ -119,17 +119,38 @@ static void fill_head(void *context, int64_t item)
 	                                                    [TENSOR_DOUT] = ROLE_DOUT,
 	                                                    [TENSOR_DLSE] = ROLE_DLSE};
 	const int64_t b = item / l->heads, h = item % l->heads;
+	const int axis = tensor_is_key_side(j->id);
+	const struct lengths *lengths = &r->lengths;
 	if (b > 0 && l->stride_batch == 0)
 		return;
+	const bool shared = l->batch > 1 && l->stride_batch == 0;
 	double *values = malloc((size_t)(l->seq > 0 ? l->seq : 1) * (size_t)l->dim * sizeof *values);
 	if (!values)
 		abort();
 	input_fill(values, l->seq, l->dim, r->c->input, roles[j->id], r->spec->softmax_scale, r->ref.bf16, r->c->seed,
 	           (uint64_t)item);
-	for (int64_t s = 0; s < l->seq; s++)
-		for (int d = 0; d < l->dim; d++)
-			element_put(t, layout_index(l, b, h, s) + d, values[s * l->dim + d], r->ref.bf16);
+	for (int64_t e = lengths->packed ? 0 : b; e < (lengths->packed ? r->c->batch : b + 1);
+	     e++) { /* poison elsewhere */
+		const int64_t first = lengths->packed ? lengths->first[axis][e] : 0;
+		const int64_t used = lengths->used[axis] && !shared ? lengths->used[axis][e] : l->seq;
+		for (int64_t s = first; s < first + used; s++)
+			for (int d = 0; d < l->dim; d++)
+				element_put(t, layout_index(l, b, h, s) + d, values[s * l->dim + d], r->ref.bf16);
+	}
 	free(values);
+}
+
+/* Rows of an entry in a tensor. */
+static int64_t entry_rows(const struct trial *r, int id, int64_t b)
+{
+	const int axis = tensor_is_key_side(id);
+	return r->lengths.packed ? r->lengths.first[axis][b + 1] - r->lengths.first[axis][b] : r->t[id].layout.seq;
+}
+static int64_t entry_index(const struct trial *r, int id, int64_t b, int64_t h, int64_t s)
+{
+	const struct layout *l = &r->t[id].layout;
+	return r->lengths.packed ? layout_index(l, 0, h, r->lengths.first[tensor_is_key_side(id)][b] + s)
+	                         : layout_index(l, b, h, s);
 }
 
 static int tensor_make(struct trial *r, int id)
@@ -137,9 +158,12 @@ static int tensor_make(struct trial *r, int id)
 	struct tensor *t = &r->t[id];
 	const struct check_case *c = r->c;
 	t->used = true;
-	t->layout = (struct layout){.batch = c->batch,
+	const int axis = tensor_is_key_side(id);
+	t->layout = (struct layout){.batch = r->lengths.packed ? c->batch > 0 : c->batch,
 	                            .heads = tensor_is_key_side(id) ? c->heads_kv : c->heads_q,
-	                            .seq = tensor_is_key_side(id) ? c->seqlen_k : c->seqlen_q,
+	                            .seq = r->lengths.packed ? r->lengths.total[axis]
+	                                   : axis            ? c->seqlen_k
+	                                                     : c->seqlen_q,
 	                            .dim = tensor_dim(r->spec, id),
 	                            .bytes = tensor_is_float(id) ? 4 : 2};
 	layout_make(&t->layout, c->layout, (enum tensor_id)id);
@@ -171,7 +195,8 @@ double *tensor_gather(const struct trial *r, int id)
 {
 	const struct tensor *t = &r->t[id];
 	const struct layout *l = &t->layout;
-	const int64_t heads = tensor_is_key_side(id) ? r->ref.heads_kv : r->ref.heads_q, rows = l->seq;
+	const int axis = tensor_is_key_side(id);
+	const int64_t heads = axis ? r->ref.heads_kv : r->ref.heads_q, rows = axis ? r->c->seqlen_k : r->c->seqlen_q;
 	double *to = malloc((size_t)(r->ref.batch * heads * rows * l->dim + 1) * sizeof *to), *at = to;
 	if (!to)
 		abort();
@@ -180,9 +205,13 @@ double *tensor_gather(const struct trial *r, int id)
 			for (int64_t s = 0; s < rows; s++) {
 				const int64_t from_b = r->sample.all ? b : r->sample.b[b];
 				const int64_t from_h = r->sample.all ? h : r->sample.h_kv[b] * heads + h;
-				const int64_t index = layout_index(l, from_b, from_h, s);
-				for (int d = 0; d < l->dim; d++)
-					*at++ = element_get(t, index + d, r->ref.bf16);
+				const int64_t *used = tensor_is_input(id) ? r->lengths.used[axis] : NULL;
+				const bool there = s < (used ? used[from_b] : entry_rows(r, id, from_b));
+				const int64_t index = there ? entry_index(r, id, from_b, from_h, s) : 0;
+				for (int d = 0; d < l->dim; d++) /* rows that are not there are as they should be */
+					*at++ = there              ? element_get(t, index + d, r->ref.bf16)
+					        : id == TENSOR_LSE ? -INFINITY
+					                           : 0;
 			}
 	return to;
 }
@@ -192,10 +221,10 @@ static int gaps_check(struct trial *r, int id)
 {
 	struct tensor *t = &r->t[id];
 	const struct layout *l = &t->layout;
-	for (int64_t b = 0; b < l->batch; b++)
+	for (int64_t b = 0; b < r->c->batch; b++)
 		for (int64_t h = 0; h < l->heads; h++)
-			for (int64_t s = 0; s < l->seq; s++)
-				memset(t->host + layout_index(l, b, h, s) * l->bytes, GPU_POISON,
+			for (int64_t s = 0; s < entry_rows(r, id, b); s++)
+				memset(t->host + entry_index(r, id, b, h, s) * l->bytes, GPU_POISON,
 				       (size_t)(l->dim * l->bytes));
 	const size_t bytes = tensor_bytes(t);
 	for (size_t i = 0; i < bytes; i++)
@@ -221,6 +250,36 @@ static fagen_tensor public_tensor(const struct tensor *t)
 	                      .stride_batch = l->stride_batch,
 	                      .stride_head = l->stride_head,
 	                      .stride_seq = l->stride_seq};
+}
+
+static int lengths_upload(struct trial *r)
+{
+	const struct lengths *l = &r->lengths;
+	const int64_t *const from[4] = {l->used[0], l->first[0], l->used[1], l->first[1]};
+	const bool wanted[4] = {l->given[0], l->packed, l->given[1], l->packed};
+	const int32_t **const to[4] = {&r->args.seqlens_q, &r->args.cu_seqlens_q, &r->args.seqlens_k,
+	                               &r->args.cu_seqlens_k};
+	for (int i = 0; i < 4; i++) {
+		const int64_t count = r->c->batch + i % 2;
+		const size_t bytes = (size_t)count * sizeof(int32_t);
+		if (!wanted[i] || !count)
+			continue;
+		int32_t *narrow = malloc(bytes);
+		if (!narrow)
+			abort();
+		for (int64_t b = 0; b < count; b++)
+			narrow[b] = (int32_t)from[i][b];
+		const int failed =
+			gpu_alloc(&r->lengths_device[i], r->rt, r->options->device, bytes, &r->diag) ||
+			gpu_upload(&r->lengths_device[i], 0, narrow, bytes, r->rt, r->options->device, &r->diag);
+		free(narrow);
+		if (failed)
+			return trial_machine(r);
+		*to[i] = (const int32_t *)(uintptr_t)r->lengths_device[i].data;
+	}
+	r->args.total_q = l->total[0];
+	r->args.total_k = l->total[1];
+	return 0;
 }
 
 static int args_make(struct trial *r)
@@ -249,6 +308,8 @@ static int args_make(struct trial *r)
 	a->dvalue = public_tensor(&r->t[TENSOR_DVALUE]);
 	fagen_error error = {.struct_size = sizeof error};
 	size_t bytes = 0;
+	if (lengths_upload(r))
+		return -1;
 	if (trial_called(r, fagen_workspace_size(&bytes, r->kernel, a, &error), &error))
 		return -1;
 	if (gpu_alloc(&r->workspace, r->rt, r->options->device, bytes, &r->diag))
@@ -358,6 +419,10 @@ static void reference_make(struct trial *r)
 	case_reference(&r->ref, r->c, r->spec, r->program);
 	r->ref.input = r->ref_input;
 	r->ref.inputs = r->spec->input_count;
+	r->ref.used_q = r->lengths.used[0];
+	r->ref.used_k = r->lengths.used[1];
+	r->ref.first_q = r->lengths.first[0];
+	r->ref.first_k = r->lengths.first[1];
 }
 
 static void sample_make(struct trial *r)
@@ -476,6 +541,10 @@ static int run_all(struct trial *r, const fagen_spec *spec)
 		          c->heads_q, c->heads_kv);
 		return trial_fail(r, CHECK_REFUSED, text_str(&r->diag.text));
 	}
+	if (lengths_make(&r->lengths, c, r->spec->layout)) {
+		diag_fail(&r->diag, "Out of host memory for the lengths of %" PRId64 " entries.", c->batch);
+		return trial_machine(r);
+	}
 	if (ref_program_make(&r->program, r->spec, &r->diag))
 		return trial_fail(r, CHECK_WRONG, text_str(&r->diag.text));
 	sample_make(r);
@@ -511,6 +580,9 @@ void check_run(struct check_outcome *out, const struct check_case *c, fagen_runt
 	ref_program_free(r.program);
 	gpu_free(&r.workspace, rt, options->device);
 	gpu_free(&r.rng, rt, options->device);
+	for (int i = 0; i < 4; i++)
+		gpu_free(&r.lengths_device[i], rt, options->device);
+	lengths_free(&r.lengths);
 	free(r.sample.b);
 	free(r.sample.h_kv);
 	free(r.sample.first_head);

@@ -3,6 +3,7 @@
 #define FAGEN_CHECK_TRIAL_H
 
 #include "check/gpu.h"
+#include "check/lengths.h"
 #include "check/named.h"
 
 struct tensor {
@@ -37,6 +38,8 @@ struct trial {
 	struct ref_program *program;
 	struct ref_input ref_input[SPEC_INPUTS_MAX];
 	struct gpu_buffer workspace, rng;
+	struct lengths lengths;
+	struct gpu_buffer lengths_device[4]; /* used and first of queries, of keys */
 	fagen_args args;
 	fagen_input inputs[SPEC_INPUTS_MAX];
 	bool has_lse, backward, grads; /* of inputs */

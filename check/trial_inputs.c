@@ -25,6 +25,10 @@ int inputs_make(struct trial *r)
 		memcpy(in->stride, n->at.stride, sizeof in->stride);
 		r->ref_input[i] = (struct ref_input){.name = n->input->name, .dims = n->input->dims, .data = n->values};
 		memcpy(r->ref_input[i].dim, n->size, sizeof n->size);
+		for (int at = 0; at < n->input->dims; at++)
+			r->ref_input[i].axis[at] = n->input->dim[at].kind == DIM_SEQ_Q   ? 'q'
+			                           : n->input->dim[at].kind == DIM_SEQ_K ? 'k'
+			                                                                 : 0;
 		if (!n->input->grad || !r->backward || r->options->naive)
 			continue;
 		d->got = malloc(grad_bytes(n) + 1);

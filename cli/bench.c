@@ -28,6 +28,7 @@ struct data {
 	int sets;
 	struct gpu_buffer tensor[SETS_MAX][TENSORS];
 	struct gpu_buffer workspace;
+	struct gpu_buffer first[2]; /* packed: first rows of the sequences of queries, of keys */
 	struct gpu_buffer input[SPEC_INPUTS_MAX], grad[SPEC_INPUTS_MAX]; /* one set of them */
 	fagen_input inputs[SPEC_INPUTS_MAX];
 };
@@ -115,7 +116,8 @@ static int inputs_make(struct bench *b, struct diag *diag)
 	                                 .heads_kv = p->heads_kv,
 	                                 .seqlen_q = p->seqlen_q,
 	                                 .seqlen_k = p->seqlen_k,
-	                                 .seed = 2};
+	                                 .seed = 2,
+	                                 .whole = true};
 	struct named named[SPEC_INPUTS_MAX];
 	struct data *d = &b->data;
 	int rc = named_make(named, &shape, b->spec) ? diag_fail(diag, "Out of memory for the inputs of the spec.") : 0;
@@ -134,6 +136,30 @@ static int inputs_make(struct bench *b, struct diag *diag)
 	}
 	named_free(named);
 	return rc;
+}
+
+/* Packed: where sequences of equal lengths begin. */
+static int sequences_make(struct bench *b, struct diag *diag)
+{
+	const struct problem *p = &b->problem;
+	const size_t bytes = (size_t)(p->batch + 1) * sizeof(int32_t);
+	int rc = 0;
+	if (b->spec->layout != LAYOUT_PACKED)
+		return 0;
+	if (p->batch * p->seqlen_q > LENGTH_MAX || p->batch * p->seqlen_k > LENGTH_MAX)
+		return diag_fail(diag, "A packed batch has at most %d rows: take a smaller --batch or --seq.",
+		                 LENGTH_MAX);
+	int32_t *first = malloc(bytes);
+	if (!first)
+		return diag_fail(diag, "Out of memory.");
+	for (int keys = 0; keys < 2 && !rc; keys++) {
+		for (int64_t i = 0; i <= p->batch; i++)
+			first[i] = (int32_t)(i * (keys ? p->seqlen_k : p->seqlen_q));
+		rc = gpu_alloc(&b->data.first[keys], b->rt, b->options->device, bytes, diag) ||
+		     gpu_upload(&b->data.first[keys], 0, first, bytes, b->rt, b->options->device, diag);
+	}
+	free(first);
+	return rc ? -1 : 0;
 }
 
 static int data_make(struct bench *b, struct diag *diag)
@@ -170,7 +196,7 @@ static int data_make(struct bench *b, struct diag *diag)
 			    tensor_fill(b, &d->tensor[s][t], t == LSE ? (void *)lse : (void *)random,
 			                tensor_bytes(b, t), diag))
 				goto out;
-	rc = inputs_make(b, diag);
+	rc = inputs_make(b, diag) || sequences_make(b, diag) ? -1 : 0;
 out:
 	free(random);
 	free(lse);
@@ -187,6 +213,8 @@ static void data_free(struct bench *b)
 		gpu_free(&b->data.grad[i], b->rt, b->options->device);
 	}
 	gpu_free(&b->data.workspace, b->rt, b->options->device);
+	for (int keys = 0; keys < 2; keys++)
+		gpu_free(&b->data.first[keys], b->rt, b->options->device);
 	b->data.sets = 0;
 }
 
@@ -196,7 +224,8 @@ static fagen_tensor tensor_dense(const struct bench *b, int set, enum tensor t)
 	const bool keys = t == KEY || t == VALUE || t == DKEY || t == DVALUE;
 	const bool v = t == VALUE || t == DVALUE || t == OUT || t == DOUT;
 	const int64_t row = t == LSE ? 1 : v ? b->spec->head_dim_v : b->spec->head_dim_qk;
-	const int64_t head = row * (keys ? p->seqlen_k : p->seqlen_q);
+	const int64_t rows = (keys ? p->seqlen_k : p->seqlen_q) * (b->spec->layout == LAYOUT_PACKED ? p->batch : 1);
+	const int64_t head = row * rows;
 	return (fagen_tensor){(void *)(uintptr_t)b->data.tensor[set][t].data, head * (keys ? p->heads_kv : p->heads_q),
 	                      head, row};
 }
@@ -218,6 +247,12 @@ static fagen_args args_make(const struct bench *b, int set, enum pass pass)
 	for (int t = 0; t < TENSORS; t++)
 		if (t <= OUT || pass == PASS_BACKWARD || (t == LSE && (b->spec->outputs & OUTPUT_LSE)))
 			*to[t] = tensor_dense(b, set, t);
+	if (b->spec->layout == LAYOUT_PACKED) {
+		a.cu_seqlens_q = (const int32_t *)(uintptr_t)b->data.first[0].data;
+		a.cu_seqlens_k = (const int32_t *)(uintptr_t)b->data.first[1].data;
+		a.total_q = p->batch * p->seqlen_q;
+		a.total_k = p->batch * p->seqlen_k;
+	}
 	a.workspace = (void *)(uintptr_t)b->data.workspace.data;
 	a.workspace_size = b->data.workspace.bytes;
 	return a;

@@ -71,6 +71,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"CELL_INPUTS", "int", staging_has(program, AT_DIAG, AT_CELL), 0, "1: CellInputs does"},
 		{"BOUNDS_ROWS", "int", program->bounds_rows, 0, "slots of bounds_row"},
 		{"BOUNDS_COLS", "int", program->bounds_cols, 0, "slots of bounds_col"},
+		{"LAYOUT", "int", (int64_t)spec->layout, 0, "of the batch: 0 dense, 1 padded, 2 packed"},
 	};
 	text_puts(out,
 	          "#define DEVICE static __device__ __forceinline__\n"
@@ -152,6 +153,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	  after[] = {{"ptx.h", true},
 	             {"tile.h", true},
 	             {"dropout.h", true},
+	             {"sequence.h", true},
 	             {"stream.h", true},
 	             {"inputs.h", true},
 	             {"walk.h", true},

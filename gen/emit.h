@@ -120,8 +120,8 @@ void element_print(struct text *, struct scope *, int node);
 /* Which dimensions' indexes that prints: those of a table that is kept whole; a bit for each. */
 unsigned element_dims(const struct scope *, int node);
 
-/* Pieces that emit_grad.c needs too: a dimension's size, and an index brought inside it. */
-void dim_print(struct text *, const struct input_dim *);
+/* Pieces that emit_grad.c needs too: a dimension's size in the tensor, and an index brought inside it. */
+void dim_size_print(struct text *, const struct spec *, const struct input *, int dim);
 void index_print(struct text *, struct scope *, int node, int dim);
 
 /* ---- emit_grad.c ---- */

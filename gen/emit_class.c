@@ -35,10 +35,10 @@ static const struct {
 static const char *const name_intervals[NAME_COUNT] = {
 	[NAME_B] = "interval(b, b)",
 	[NAME_H] = "interval(h, h)",
-	[NAME_Q] = "interval(q0, int_min(q1, p->seqlen_q) - 1)",
-	[NAME_K] = "interval(k0, int_min(k1, p->seqlen_k) - 1)",
-	[NAME_SQ] = "interval(p->seqlen_q, p->seqlen_q)",
-	[NAME_SK] = "interval(p->seqlen_k, p->seqlen_k)",
+	[NAME_Q] = "interval(q0, int_min(q1, sequence_q(p, b)) - 1)",
+	[NAME_K] = "interval(k0, int_min(k1, sequence_k(p, b)) - 1)",
+	[NAME_SQ] = "interval(sequence_q(p, b), sequence_q(p, b))",
+	[NAME_SK] = "interval(sequence_k(p, b), sequence_k(p, b))",
 	[NAME_HQ] = "interval(p->heads_q, p->heads_q)",
 	[NAME_HK] = "interval(p->heads_kv, p->heads_kv)",
 };
@@ -65,13 +65,9 @@ static bool element_interval_print(struct text *out, struct emit *e, int node)
 	const struct access *a = e->access[node] < 0 ? NULL : &e->program->access[e->access[node]];
 	if (a && a->bounds >= 0) {
 		const char *axis = a->place == AT_ROW ? "rows" : "cols";
-		text_addf(
-			out,
-			"%s(p->bounds_%s, ((%dLL * p->batch + b) * p->heads_q + h) * ceil_div(p->seqlen_%c, TILE_%c) + "
-			"%c0 / TILE_%c)",
-			emit_helper(e, HELPER_BOUNDS, "interval_bounds"), axis, a->bounds,
-			a->place == AT_ROW ? 'q' : 'k', a->place == AT_ROW ? 'M' : 'N', a->place == AT_ROW ? 'q' : 'k',
-			a->place == AT_ROW ? 'M' : 'N');
+		text_addf(out, "%s(p->bounds_%s, bounds_%s_at(p, %d, b, h, %c0 / TILE_%c))",
+		          emit_helper(e, HELPER_BOUNDS, "interval_bounds"), axis, axis, a->bounds,
+		          a->place == AT_ROW ? 'q' : 'k', a->place == AT_ROW ? 'M' : 'N');
 		return true;
 	}
 	if ((e->depends[node] & (DEPENDS_ROW | DEPENDS_COL)) == 0) {

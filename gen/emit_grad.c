@@ -61,6 +61,7 @@ static void address_function(struct text *out, struct emit *e, int slot, int nod
 	const struct input *input = &e->spec->input[n->i];
 	struct scope x;
 	struct text body = {0};
+	const bool packed = e->spec->layout == LAYOUT_PACKED;
 	int64_t below = 1;
 	scope_begin(&x, e, IN_PLAIN);
 	for (int d = 0; d < input->dims; d++)
@@ -71,14 +72,16 @@ static void address_function(struct text *out, struct emit *e, int slot, int nod
 		"\tconst struct fagen_abi_input *t = &p->input[%d];\n\treturn !t->grad ? (float *)0 : (float *)t->grad",
 		(int)n->i);
 	for (int d = 0; d < input->dims; d++) {
+		if (dim_is_joined(e->spec, input, d))
+			continue;
 		text_addf(&body, " + t->grad_stride[%d] * ", d);
 		switch (input->dim[d].kind) {
 		case DIM_CONST:
 			below /= input->dim[d].size;
 			text_addf(&body, "(entry / %" PRId64 " %% %" PRId64 ")", below, input->dim[d].size);
 			break;
-		case DIM_SEQ_Q: text_puts(&body, "q"); break;
-		case DIM_SEQ_K: text_puts(&body, "k"); break;
+		case DIM_SEQ_Q: text_puts(&body, packed ? "(first_q(p, b) + q)" : "q"); break;
+		case DIM_SEQ_K: text_puts(&body, packed ? "(first_k(p, b) + k)" : "k"); break;
 		default: index_print(&body, &x, node, d);
 		}
 	}
@@ -98,7 +101,7 @@ static void element_functions(struct text *out, const struct emit *e, int slot, 
 		slot, input_row);
 	for (int d = 0; d < input->dims; d++) {
 		text_puts(out, " * ");
-		dim_print(out, &input->dim[d]);
+		dim_size_print(out, e->spec, input, d);
 	}
 	text_addf(out,
 	          ";\n}\nDEVICE float *grad_element_%d(const struct fagen_abi *p, long long i)\n{\n"
@@ -106,9 +109,9 @@ static void element_functions(struct text *out, const struct emit *e, int slot, 
 	          slot, input_row);
 	for (int d = input->dims - 1; d >= 0; d--) {
 		text_addf(out, "\tat += t->grad_stride[%d] * (i %% ", d);
-		dim_print(out, &input->dim[d]);
+		dim_size_print(out, e->spec, input, d);
 		text_puts(out, ");\n\ti /= ");
-		dim_print(out, &input->dim[d]);
+		dim_size_print(out, e->spec, input, d);
 		text_puts(out, ";\n");
 	}
 	text_puts(out, "\treturn at;\n}\n");

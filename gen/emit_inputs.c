@@ -26,23 +26,24 @@ static const char *field_name(char name[INPUT_NAME_MAX + 16], const struct emit 
 	return name;
 }
 
-void dim_print(struct text *out, const struct input_dim *dim)
+/* Indexes of a dimension are below this; those of positions inside the entry. */
+static void dim_print(struct text *out, const struct input_dim *dim)
 {
 	static const char *const sizes[DIM_KIND_COUNT] = {[DIM_BATCH] = "p->batch",
 	                                                  [DIM_HEADS] = "p->heads_q",
 	                                                  [DIM_HEADS_KV] = "p->heads_kv",
-	                                                  [DIM_SEQ_Q] = "p->seqlen_q",
-	                                                  [DIM_SEQ_K] = "p->seqlen_k",
-	                                                  [DIM_BLOCKS_Q] = "ceil_div(p->seqlen_q, BLOCK_Q)",
-	                                                  [DIM_BLOCKS_K] = "ceil_div(p->seqlen_k, BLOCK_K)"};
+	                                                  [DIM_SEQ_Q] = "sequence_q(p, b)",
+	                                                  [DIM_SEQ_K] = "sequence_k(p, b)",
+	                                                  [DIM_BLOCKS_Q] = "ceil_div(sequence_q(p, b), BLOCK_Q)",
+	                                                  [DIM_BLOCKS_K] = "ceil_div(sequence_k(p, b), BLOCK_K)"};
 	if (dim->kind == DIM_CONST)
 		text_addf(out, "%" PRId64, dim->size);
 	else
 		text_puts(out, sizes[dim->kind]);
 }
 
-/* The index of one dimension, brought inside where it is not known to be. */
-void index_print(struct text *out, struct scope *x, int node, int dim)
+/* The index of one dimension, brought inside where it is not known to be. An entry may have no positions. */
+static void index_inside_print(struct text *out, struct scope *x, int node, int dim)
 {
 	struct emit *e = x->e;
 	const int index = e->pool->node[node].arg[dim];
@@ -52,11 +53,46 @@ void index_print(struct text *out, struct scope *x, int node, int dim)
 		return;
 	}
 	const bool wide = strcmp(emit_type(e, (struct value){index, false}), "int") != 0;
+	const bool empty = e->spec->layout != LAYOUT_DENSE && dim_is_sequence(input->dim[dim].kind);
 	text_puts(out, wide ? "clamp_position(" : emit_helper(e, HELPER_INDEX_CLAMP, "index_clamp("));
 	scope_print(out, x, (struct value){index, false});
-	text_puts(out, ", ");
+	text_puts(out, empty ? ", int_max(" : ", ");
 	dim_print(out, &input->dim[dim]);
+	text_puts(out, empty ? ", 1)" : "");
 	text_puts(out, wide ? " - 1)" : ")");
+}
+
+void index_print(struct text *out, struct scope *x, int node, int dim)
+{
+	const enum dim_kind kind = input_of(x->e, node)->dim[dim].kind;
+	const char axis = kind == DIM_SEQ_Q ? 'q' : 'k';
+	if (x->e->spec->layout != LAYOUT_PACKED || !dim_is_sequence(kind)) {
+		index_inside_print(out, x, node, dim);
+		return;
+	}
+	text_addf(out, "packed_row(first_%c(p, b), ", axis);
+	index_inside_print(out, x, node, dim);
+	text_addf(out, ", p->total_%c)", axis);
+}
+
+void dim_size_print(struct text *out, const struct spec *spec, const struct input *input, int dim)
+{
+	static const char *const sizes[DIM_KIND_COUNT] = {[DIM_BATCH] = "p->batch",
+	                                                  [DIM_HEADS] = "p->heads_q",
+	                                                  [DIM_HEADS_KV] = "p->heads_kv",
+	                                                  [DIM_SEQ_Q] = "p->seqlen_q",
+	                                                  [DIM_SEQ_K] = "p->seqlen_k",
+	                                                  [DIM_BLOCKS_Q] = "ceil_div(p->seqlen_q, BLOCK_Q)",
+	                                                  [DIM_BLOCKS_K] = "ceil_div(p->seqlen_k, BLOCK_K)"};
+	const struct input_dim *d = &input->dim[dim];
+	if (d->kind == DIM_CONST)
+		text_addf(out, "%" PRId64, d->size);
+	else if (dim_is_joined(spec, input, dim))
+		text_puts(out, "1");
+	else if (spec->layout == LAYOUT_PACKED && dim_is_sequence(d->kind))
+		text_puts(out, d->kind == DIM_SEQ_Q ? "p->total_q" : "p->total_k");
+	else
+		text_puts(out, sizes[d->kind]);
 }
 
 /* ---- straight from memory ---- */
@@ -100,7 +136,10 @@ static void address_print(struct text *out, struct emit *e, int node, const char
 			below /= input->dim[d].size;
 			text_addf(&body, " + t->stride[%d] * (entry / %" PRId64 " %% %" PRId64 ")", d, below,
 			          input->dim[d].size);
-		} else if (!expr_is_const(e->pool, n->arg[d], 0)) {
+		} else if (dim_is_joined(e->spec, input, d)) {
+			continue;
+		} else if (!expr_is_const(e->pool, n->arg[d], 0) ||
+		           (e->spec->layout == LAYOUT_PACKED && dim_is_sequence(input->dim[d].kind))) {
 			text_addf(&body, " + t->stride[%d] * ", d);
 			index_print(&body, &x, node, d);
 		}
@@ -319,27 +358,27 @@ void staging_print(struct text *out, struct emit *e)
 	text_puts(out, "DEVICE void rows_load(struct RowInputs *to, " LAUNCH ", int q0, int thread, int threads)\n{\n");
 	copies_print(out, e, AT_ROW,
 	             "\tfor (int i = thread; i < TILE_M; i += threads) {\n"
-	             "\t\tconst int q = int_min(q0 + i, p->seqlen_q - 1);\n",
+	             "\t\tconst int q = int_min(q0 + i, sequence_q(p, b) - 1);\n",
 	             "\t\t", "[i]", "q, 0", "\t}\n");
 	text_puts(out,
 	          "}\n\nDEVICE void cols_load(struct ColInputs *to, " LAUNCH ", int k0, int thread, int threads)\n{\n");
 	copies_print(out, e, AT_COL,
 	             "\tfor (int i = thread; i < TILE_N; i += threads) {\n"
-	             "\t\tconst int k = int_min(k0 + i, p->seqlen_k - 1);\n",
+	             "\t\tconst int k = int_min(k0 + i, sequence_k(p, b) - 1);\n",
 	             "\t\t", "[i]", "0, k", "\t}\n");
 	text_puts(out, "}\n\nDEVICE void cells_load(struct CellInputs *to, " LAUNCH
 	               ", int q0, int k0, int thread, int threads)\n{\n");
 	copies_print(out, e, AT_DIAG,
 	             "\tfor (int i = thread; i < TILE_M + TILE_N; i += threads) {\n"
 	             "\t\tconst int diagonal =\n"
-	             "\t\t\tint_min(int_max(q0 - k0 + i - (TILE_N - 1), 1 - p->seqlen_k), p->seqlen_q - 1);\n"
+	             "\t\t\tint_min(int_max(q0 - k0 + i - (TILE_N - 1), 1 - sequence_k(p, b)), sequence_q(p, b) - 1);\n"
 	             "\t\tconst int q = int_max(diagonal, 0), k = q - diagonal;\n",
 	             "\t\t", "[i]", "q, k", "\t}\n");
 	copies_print(out, e, AT_CELL,
 	             "\tfor (int row = thread / 32; row < TILE_M; row += threads / 32) {\n"
-	             "\t\tconst int q = int_min(q0 + row, p->seqlen_q - 1);\n"
+	             "\t\tconst int q = int_min(q0 + row, sequence_q(p, b) - 1);\n"
 	             "\t\tfor (int col = thread % 32; col < TILE_N; col += 32) {\n"
-	             "\t\t\tconst int k = int_min(k0 + col, p->seqlen_k - 1);\n",
+	             "\t\t\tconst int k = int_min(k0 + col, sequence_k(p, b) - 1);\n",
 	             "\t\t\t", "[row * (TILE_N + 8) + col]", "q, k", "\t\t}\n\t}\n");
 	text_puts(out, "}\n\n");
 }

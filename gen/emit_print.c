@@ -56,8 +56,8 @@ static const char *name_text(const struct scope *x, enum expr_name name)
 
 void scope_names(struct text *out, const struct scope *x)
 {
-	static const char *const launch[NAME_COUNT] = {[NAME_SQ] = "p->seqlen_q",
-	                                               [NAME_SK] = "p->seqlen_k",
+	static const char *const launch[NAME_COUNT] = {[NAME_SQ] = "sequence_q(p, b)",
+	                                               [NAME_SK] = "sequence_k(p, b)",
 	                                               [NAME_HQ] = "p->heads_q",
 	                                               [NAME_HK] = "p->heads_kv"};
 	for (int i = 0; i < NAME_COUNT; i++) {

@@ -154,7 +154,7 @@ static void print_row_state(struct text *out, struct emit *e)
 		"DEVICE struct RowState row_state(const struct fagen_abi *p, const struct Inputs *in, int b, int h, int q, "
 		"int k_lane)\n{\n\tstruct RowState row;\n",
 		text_str(&structure));
-	const char *const names = "\tconst int sq = p->seqlen_q, sk = p->seqlen_k;\n";
+	const char *const names = "\tconst int sq = sequence_q(p, b), sk = sequence_k(p, b);\n";
 	text_addf(out, "%s%s%s\treturn row;\n}\n\n", names, text_str(&code), text_str(&parts));
 	text_free(&structure);
 	text_free(&code);

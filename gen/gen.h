@@ -77,6 +77,8 @@ int MUST_USE problem_check(const struct problem *, int kv_group, struct diag *);
 /* ---- spec.c: what the user asked ------------------------------------------------------------------------------- */
 
 enum dtype { DTYPE_FP16, DTYPE_BF16 };
+/* How the entries of a batch lie: all of one length; each with a length of its own, in as much room; one behind the other. */
+enum batch_layout { LAYOUT_DENSE, LAYOUT_PADDED, LAYOUT_PACKED };
 enum pass { PASS_FORWARD, PASS_BACKWARD, PASS_COUNT };
 extern const char *const pass_names[PASS_COUNT + 1]; /* as a spec writes them; NULL after the last */
 int pass_find(const char *name);                       /* -1: no such pass */
@@ -176,6 +178,7 @@ struct spec {
 	char name[SPEC_NAME_MAX];
 	int head_dim_qk, head_dim_v;
 	enum dtype dtype;
+	enum batch_layout layout;
 	int mask;                                  /* term; -1: every key is visible */
 	int score;                                 /* term; -1: the scaled dot product as it is */
 	struct blocks blocks;
@@ -197,6 +200,9 @@ struct spec {
 	struct place place[KEY_COUNT];             /* where each key was written */
 };
 int spec_input_find(const struct spec *, const char *name); /* -1: none */
+bool dim_is_sequence(enum dim_kind);
+/* Packed, a dimension of batch entries beside one of positions: those are numbered over all entries, so it has one entry. */
+bool dim_is_joined(const struct spec *, const struct input *, int dim);
 
 /* Parses `len` bytes of YAML. All errors of the file are reported in one go, *spec is untouched then.
  * `file` is the name used in messages; diag->file and diag->source stay set for later stages. */

@@ -45,7 +45,7 @@ void smem_term_add(struct candidate *, const char *name, int bytes);
 void smem_inputs_add(struct candidate *, const struct program *, const struct spec *, int heads, int rows, int cols,
                      int cells);
 /* Bytes of templates/walk.h: of struct WalkShared, and of `count` structs Visit. */
-int walk_bytes(const struct program *, int warps);
+int walk_bytes(const struct spec *, const struct program *, int warps);
 int visit_bytes(const struct program *, const struct candidate *, int count);
 /* For `legal`: does a tile touch no more blocks of the layout than it has bits for? */
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *, const struct program *);

@@ -36,7 +36,10 @@ void smem_inputs_add(struct candidate *c, const struct program *p, const struct 
 			smem_term_add(c, terms[i].name, terms[i].bytes);
 }
 
-int walk_bytes(const struct program *p, int warps) { return 4 + p->run_count * 16 + (p->scan ? 8 + 8 * warps : 0); }
+int walk_bytes(const struct spec *spec, const struct program *p, int warps)
+{
+	return 4 + p->run_count * 16 + (p->scan ? 8 + 8 * warps : 0) + (spec->layout != LAYOUT_DENSE ? 8 : 0);
+}
 
 /* BLOCKS_DOWN and BLOCKS_ACROSS of templates/contract.h. */
 static int blocks_touched(int tile, int block)

@@ -114,7 +114,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	/* Of two tiles the visit and two indices; two addresses, five indices, the walk. */
 	const int notes = visit_bytes(program, c, 2) + 2 * 8 + 2 * 8 + 5 * 4;
-	smem_term_add(c, "walk", (notes + walk_bytes(program, warps) + 15) / 16 * 16);
+	smem_term_add(c, "walk", (notes + walk_bytes(spec, program, warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
 
 	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes

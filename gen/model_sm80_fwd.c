@@ -66,7 +66,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	smem_term_add(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
 	const int head = 2 * 8 + 16 + 3 * 4; /* addresses, dropout key, indices */
-	const int walk = visit_bytes(program, c, c->stages + 1) + walk_bytes(program, c->warps);
+	const int walk = visit_bytes(program, c, c->stages + 1) + walk_bytes(spec, program, c->warps);
 	smem_term_add(c, "head", head);
 	smem_term_add(c, "walk", (head + walk + 15) / 16 * 16 - head);
 	smem_inputs_add(c, program, spec, 1, 1, c->stages, c->stages);

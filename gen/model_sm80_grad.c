@@ -20,7 +20,7 @@ struct grad_sizes grad_sizes_of(const struct grad_plan *g, const struct spec *sp
 	const int m = c->tile_m, n = c->tile_n;
 	const struct staging s = program_staging(p, spec, m, n);
 	const int smem = round_16((m + n) * (row_bytes(spec->head_dim_qk) + row_bytes(spec->head_dim_v)) + 16 * m +
-	                          walk_bytes(p, c->warps));
+	                          walk_bytes(spec, p, c->warps));
 	const int cells = g->cell_spread || g->diag_spread ? 4 * m * (n + 8) : 0;
 	const int tables = 4 * tables_of(g, c) * g->table_floats, rows = 4 * m * g->row_floats;
 	return (struct grad_sizes){

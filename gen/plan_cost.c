@@ -88,7 +88,7 @@ static const struct recipe_kernel *main_kernel(const struct recipe *recipe, cons
 
 static struct recipe_shape shape_of(const struct problem *p)
 {
-	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k};
+	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k, 0, 0, false};
 }
 
 struct traffic {

@@ -8,7 +8,7 @@
 
 static struct recipe_shape shape_of(const struct problem *p)
 {
-	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k};
+	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k, 0, 0, false};
 }
 
 static double tflops(const struct plan *plan, const struct candidate *c)

@@ -176,17 +176,28 @@ int recipe_parse(struct recipe *recipe, const char *text, struct diag *diag)
 
 static bool shape_negative(const struct recipe_shape *s)
 {
-	return s->batch < 0 || s->heads_q < 0 || s->heads_kv < 0 || s->seqlen_q < 0 || s->seqlen_k < 0;
+	return s->batch < 0 || s->heads_q < 0 || s->heads_kv < 0 || s->seqlen_q < 0 || s->seqlen_k < 0 ||
+	       s->total_q < 0 || s->total_k < 0;
 }
 
 static int64_t tiles_of(int64_t length, int tile) { return length / tile + (length % tile != 0); }
+
+/* Tiles of one head of each entry; -1: too many. */
+static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
+{
+	const int64_t total = keys ? s->total_k : s->total_q;
+	int64_t tiles;
+	if (s->packed ? __builtin_add_overflow(total / tile, total ? s->batch : 0, &tiles)
+	              : __builtin_mul_overflow(tiles_of(keys ? s->seqlen_k : s->seqlen_q, tile), s->batch, &tiles))
+		return -1;
+	return tiles;
+}
 
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
 	if (kernel->tile < 1 || shape_negative(shape))
 		return -1;
-	const int64_t tiles_q = tiles_of(shape->seqlen_q, kernel->tile),
-		      tiles_k = tiles_of(shape->seqlen_k, kernel->tile);
+	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
@@ -197,16 +208,17 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		break;
 	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
 	case GRID_SCORES:
-		if (__builtin_mul_overflow(tiles_q, tiles_k, &tiles))
-			return heads == 0 || shape->batch == 0 ? 0 : -1;
+		if (__builtin_mul_overflow(tiles_of(shape->seqlen_q, kernel->tile),
+		                           tiles_of(shape->seqlen_k, kernel->tile), &tiles) ||
+		    __builtin_mul_overflow(tiles, shape->batch, &tiles))
+			tiles = -1;
 		break;
 	case GRID_COUNT:
 	default: return -1;
 	}
 	if (tiles == 0 || heads == 0 || shape->batch == 0)
 		return kernel->grid == GRID_QUERY_TILES_1;
-	if (__builtin_mul_overflow(tiles, heads, &size) || __builtin_mul_overflow(size, shape->batch, &size) ||
-	    size > INT32_MAX)
+	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
 	return size;
 }
@@ -215,20 +227,26 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 {
 	if (shape_negative(shape) || piece->tile < 0 || piece->unit < 0)
 		return -1;
-	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4;
+	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4, batch = shape->batch;
 	switch (piece->size) {
 	case SIZE_ROWS:
-	case SIZE_ROWS_QK:
 		if (piece->tile > 1 && __builtin_mul_overflow(tiles_of(rows, piece->tile), (int64_t)piece->tile, &rows))
 			return -1;
-		per_row = piece->size == SIZE_ROWS ? 1 : piece->unit;
+		per_row = 1;
+		break;
+	case SIZE_ROWS_QK:
+		rows = tiles_all(shape, false, piece->tile > 1 ? piece->tile : 1);
+		batch = 1;
+		if (piece->tile > 1 && __builtin_mul_overflow(per_row, (int64_t)piece->tile, &per_row))
+			return -1;
 		break;
 	case SIZE_SCORES: per_row = shape->seqlen_k; break;
 	case SIZE_TILES_Q:
 	case SIZE_TILES_K:
 		if (piece->tile < 1)
 			return -1;
-		rows = tiles_of(piece->size == SIZE_TILES_Q ? shape->seqlen_q : shape->seqlen_k, piece->tile);
+		rows = tiles_all(shape, piece->size == SIZE_TILES_K, piece->tile);
+		batch = 1;
 		break;
 	case SIZE_BLOCKS:
 		if (piece->tile < 1 || piece->unit < 1)
@@ -240,10 +258,12 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 	case SIZE_COUNT:
 	default: return -1;
 	}
-	const int64_t factors[] = {rows, per_row, shape->batch, shape->heads_q};
+	const int64_t factors[] = {rows, per_row, batch, shape->heads_q};
 	for (int i = 0; i < 4; i++)
 		if (factors[i] == 0)
 			return 0;
+	if (rows < 0)
+		return -1;
 	for (int i = 0; i < 4; i++)
 		if (__builtin_mul_overflow(bytes, factors[i], &bytes))
 			return -1;

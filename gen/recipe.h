@@ -3,6 +3,7 @@
 #ifndef FAGEN_GEN_RECIPE_H
 #define FAGEN_GEN_RECIPE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "gen/diag.h"
@@ -10,12 +11,14 @@
 
 enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_NAME_MAX = 32 };
 
+/* Packed, batch * ceil(seqlen / tile) in the rules below is total / tile + batch, room for the tiles of all entries, each begun
+ * anew, and 0 when the total is 0; but not where it says "not packed". */
 enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid */
 	GRID_QUERY_TILES,    /* ceil(seqlen_q / tile) * heads_q * batch */
 	GRID_QUERY_TILES_1,  /* the same, but at least 1: there is work without a query too */
 	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
-	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch */
+	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_COUNT
 };
 
@@ -28,12 +31,12 @@ struct recipe_kernel {
 };
 
 enum recipe_size { /* bytes of a workspace piece */
-	SIZE_ROWS,        /* 4 * batch * heads_q * round_up(seqlen_q, tile): one float per query row */
-	SIZE_ROWS_QK,     /* SIZE_ROWS * unit: `unit` floats per query row */
-	SIZE_SCORES,      /* 4 * batch * heads_q * seqlen_q * seqlen_k */
+	SIZE_ROWS,        /* 4 * batch * heads_q * round_up(seqlen_q, tile): one float per query row; not packed */
+	SIZE_ROWS_QK,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * tile * unit: `unit` floats per query row */
+	SIZE_SCORES,      /* 4 * batch * heads_q * seqlen_q * seqlen_k; not packed */
 	SIZE_TILES_Q,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * unit: `unit` words per query tile */
 	SIZE_TILES_K,     /* the same per key tile */
-	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block */
+	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block; not packed */
 	SIZE_COUNT
 };
 
@@ -53,7 +56,8 @@ struct recipe {
 	int kv_group;    /* query heads per key/value head that was compiled in; 0: taken at launch */
 };
 
-struct recipe_shape { int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k; };
+/* Packed: entries have total_q and total_k rows together, and at most seqlen_q and seqlen_k each. */
+struct recipe_shape { int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k, total_q, total_k; bool packed; };
 
 void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);

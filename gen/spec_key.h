@@ -32,13 +32,13 @@ enum { HEADS_MAX = 1 << 16 }; /* query heads, written or worked out */
 #include "gen/spec.def"
 #undef SPEC_KEY
 
-extern const struct shape shape_version, shape_name, shape_head_dim, shape_dtype, shape_mask, shape_score, shape_sink,
+extern const struct shape shape_version, shape_name, shape_head_dim, shape_dtype, shape_batch_layout, shape_mask, shape_score, shape_sink,
 	shape_blocks, shape_inputs, shape_dropout, shape_softmax_scale, shape_kv_group, shape_passes, shape_outputs,
 	shape_assume, shape_tile, shape_targets;
 
 extern const struct shape shape_mask_member, shape_score_member, shape_layout; /* of which terms are made */
 
-extern const char *const dtype_words[], *const output_words[], *const block_source_words[]; /* NULL after the last */
+extern const char *const dtype_words[], *const layout_words[], *const output_words[], *const block_source_words[]; /* NULL after the last */
 
 int64_t whole_of(const struct yaml_tree *, const struct yaml_node *); /* a scalar that is a whole number */
 void real_print(struct text *, double); /* the shortest decimal that reads back as the same double */

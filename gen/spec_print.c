@@ -46,6 +46,8 @@ void print_head_dim(struct text *t, const struct spec *s)
 
 void print_dtype(struct text *t, const struct spec *s) { text_puts(t, dtype_words[s->dtype]); }
 
+void print_layout(struct text *t, const struct spec *s) { text_puts(t, layout_words[s->layout]); }
+
 static void term_or_none_print(struct text *t, const struct spec *s, int term)
 {
 	if (term < 0)

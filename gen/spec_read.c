@@ -82,6 +82,15 @@ int read_head_dim(struct reading *r)
 	return 0;
 }
 
+int read_layout(struct reading *r)
+{
+	int i = 0;
+	while (!yaml_is(r->tree[KEY_layout], r->node[KEY_layout], layout_words[i]))
+		i++;
+	r->spec->layout = (enum batch_layout)i;
+	return 0;
+}
+
 int read_dtype(struct reading *r)
 {
 	r->spec->dtype =

@@ -8,6 +8,8 @@
 enum { BATCH_MAX = 1 << 20 };
 
 const char *const dtype_words[] = {[DTYPE_FP16] = "fp16", [DTYPE_BF16] = "bf16", NULL};
+const char *const layout_words[] = {
+	[LAYOUT_DENSE] = "dense", [LAYOUT_PADDED] = "padded", [LAYOUT_PACKED] = "packed", NULL};
 const char *const pass_names[PASS_COUNT + 1] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward", NULL};
 const char *const output_words[] = {"out", "lse", NULL}; /* bit i of the set of enum output */
 
@@ -19,6 +21,7 @@ int pass_find(const char *name)
 	return -1;
 }
 
+static const char *layout_word(int i) { return layout_words[i]; }
 static const char *dtype_word(int i) { return dtype_words[i]; }
 static const char *pass_word(int i) { return pass_names[i]; }
 static const char *output_word(int i) { return output_words[i]; }
@@ -80,6 +83,7 @@ static const struct shape widths = MAP(widths_fields);
 const struct shape shape_head_dim = EITHER(&width, &widths);
 
 const struct shape shape_dtype = WORD(dtype_word);
+const struct shape shape_batch_layout = WORD(layout_word);
 
 /* Within what float32 holds with room for the logits. */
 static const struct shape scale = {.kind = SHAPE_REAL, .low = 1e-30, .high = 1e30};

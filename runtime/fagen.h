@@ -72,7 +72,8 @@ typedef struct fagen_problem {
 } fagen_problem;
 
 /* A tensor [batch][head][seq][dim] on the device. Strides count elements and may be anything, negative and zero
- * included for inputs; dim has stride 1. Strides of dimensions of size 1 are ignored. */
+ * included for inputs; dim has stride 1. Strides of dimensions of size 1 are ignored. In a packed layout it is
+ * [total][head][dim]: stride_seq leads from one row of the total to the next, stride_batch is ignored. */
 typedef struct fagen_tensor {
 	void *data;
 	int64_t stride_batch, stride_head, stride_seq;
@@ -109,6 +110,15 @@ typedef struct fagen_args {
 	size_t workspace_size;       /* at least fagen_workspace_size */
 	const fagen_input *inputs;   /* every input that the spec declares, each once, in any order; host memory */
 	size_t input_count;
+	/* Layouts padded and packed (the spec's `layout`): int32 in device memory, one for each batch entry: how many of the
+	 * positions it has are used, from the first on; brought into range. NULL: all of them. In rows past that out is
+	 * written 0, lse -inf and gradients 0; inputs are not read there. */
+	const int32_t *seqlens_q, *seqlens_k;
+	/* Packed only: int32 [batch + 1] in device memory, ascending from 0 or more to at most the total: entry b has the
+	 * rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. Rows behind the last entry are neither read nor written. seqlen_q and
+	 * seqlen_k above are the lengths of the longest entries, or more. */
+	const int32_t *cu_seqlens_q, *cu_seqlens_k;
+	int64_t total_q, total_k;    /* packed only: rows of the tensors of queries, of keys */
 } fagen_args;
 
 typedef struct fagen_kernel_info {

@@ -21,14 +21,16 @@ static int member_fail(struct fault *f, const struct named *n, const char *membe
 	return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, why);
 }
 
-static int64_t dim_size(const struct input_dim *dim, const struct spec *spec, const fagen_args *a)
+static int64_t dim_size(const struct input *input, int d, const struct spec *spec, const fagen_args *a)
 {
+	const struct input_dim *dim = &input->dim[d];
+	const bool packed = spec->layout == LAYOUT_PACKED;
 	switch (dim->kind) {
-	case DIM_BATCH: return a->batch;
+	case DIM_BATCH: return dim_is_joined(spec, input, d) && a->batch ? 1 : a->batch;
 	case DIM_HEADS: return a->heads_q;
 	case DIM_HEADS_KV: return a->heads_kv;
-	case DIM_SEQ_Q: return a->seqlen_q;
-	case DIM_SEQ_K: return a->seqlen_k;
+	case DIM_SEQ_Q: return packed ? a->total_q : a->seqlen_q;
+	case DIM_SEQ_K: return packed ? a->total_k : a->seqlen_k;
 	case DIM_BLOCKS_Q: return (a->seqlen_q + spec->blocks.size_q - 1) / spec->blocks.size_q;
 	case DIM_BLOCKS_K: return (a->seqlen_k + spec->blocks.size_k - 1) / spec->blocks.size_k;
 	default: return dim->size;
@@ -199,7 +201,7 @@ int inputs_fill(struct fagen_abi *abi, const struct fagen_kernel *k, enum pass p
 	for (int i = 0; i < spec->input_count; i++) {
 		struct named n = {.input = &spec->input[i], .given = given[i], .naive = k->naive};
 		for (int d = 0; d < n.input->dims; d++) {
-			n.size[d] = dim_size(&n.input->dim[d], spec, a);
+			n.size[d] = dim_size(n.input, d, spec, a);
 			n.empty = n.empty || n.size[d] == 0;
 		}
 		if (input_fill(&abi->input[i], &n, pass, f))

@@ -48,7 +48,51 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 		return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
 		                  "batch %lld times heads_q %lld is more than 2147483647: split the batch.",
 		                  (long long)a->batch, hq);
-	*shape = (struct recipe_shape){a->batch, hq, hk, a->seqlen_q, a->seqlen_k};
+	const bool packed = k->spec->spec.layout == LAYOUT_PACKED;
+	if (packed && (count_check("total_q", a->total_q, f) || count_check("total_k", a->total_k, f)))
+		return -1;
+	*shape = (struct recipe_shape){
+		a->batch, hq, hk, a->seqlen_q, a->seqlen_k, packed ? a->total_q : 0, packed ? a->total_k : 0, packed};
+	return 0;
+}
+
+/* Lengths and places of the entries, as the spec's layout has them. */
+static int sequences_fill(struct fagen_abi *abi, const struct fagen_kernel *k, const fagen_args *a, struct fault *f)
+{
+	const enum batch_layout layout = k->spec->spec.layout;
+	const struct {
+		const char *name;
+		const int32_t *given;
+		unsigned long long *to;
+		bool cu;
+	} row[] = {{"seqlens_q", a->seqlens_q, &abi->seqlens_q, false},
+	           {"seqlens_k", a->seqlens_k, &abi->seqlens_k, false},
+	           {"cu_seqlens_q", a->cu_seqlens_q, &abi->cu_seqlens_q, true},
+	           {"cu_seqlens_k", a->cu_seqlens_k, &abi->cu_seqlens_k, true}};
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+		const char *const name = row[i].name;
+		const bool taken = layout == LAYOUT_PACKED || (layout == LAYOUT_PADDED && !row[i].cu);
+		if (row[i].given && !taken)
+			return fault_fail(
+				f, FAGEN_ERROR_INVALID, name,
+				"%s is given, but the spec's layout is %s: write layout: %s in the spec, or pass NULL.",
+				name, layout == LAYOUT_DENSE ? "dense" : "padded", row[i].cu ? "packed" : "padded");
+		if (taken && row[i].cu && !row[i].given && a->batch)
+			return fault_fail(
+				f, FAGEN_ERROR_INVALID, name,
+				"%s is NULL, but the spec's layout is packed: pass %lld + 1 ascending rows in device memory.",
+				name, (long long)a->batch);
+		if ((uintptr_t)row[i].given % 4)
+			return fault_fail(f, FAGEN_ERROR_INVALID, name, "%s is %p, not a multiple of 4 bytes.", name,
+			                  (const void *)row[i].given);
+		*row[i].to = (uintptr_t)row[i].given;
+	}
+	if (layout != LAYOUT_PACKED && (a->total_q || a->total_k))
+		return fault_fail(f, FAGEN_ERROR_INVALID, a->total_q ? "total_q" : "total_k",
+		                  "%s is given, but the spec's layout is not packed: leave it 0.",
+		                  a->total_q ? "total_q" : "total_k");
+	abi->total_q = (int)a->total_q;
+	abi->total_k = (int)a->total_k;
 	return 0;
 }
 
@@ -125,12 +169,13 @@ static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, con
 {
 	const fagen_tensor *t = o->tensor;
 	const int bytes = o->columns == 1 ? 4 : 2;
+	const int64_t batch = l->shape.packed ? 1 : l->shape.batch;
 	const bool empty = l->shape.batch == 0 || o->heads == 0 || o->rows == 0;
 	char why[160];
 	if (!t->data) {
 		if (empty || (o->flags & TENSOR_OPTIONAL))
 			return 0;
-		snprintf(why, sizeof why, "is NULL, but it has %lld x %lld x %lld rows.", (long long)l->shape.batch,
+		snprintf(why, sizeof why, "is NULL, but it has %lld x %lld x %lld rows.", (long long)batch,
 		         (long long)o->heads, (long long)o->rows);
 		return tensor_fail(f, o, "data", why);
 	}
@@ -150,7 +195,7 @@ static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, con
 	out->data = address;
 	int64_t stride[3];
 	if (!empty) {
-		if (stride_check(&stride[0], &reach, l, o, "stride_batch", t->stride_batch, l->shape.batch, bytes, f) ||
+		if (stride_check(&stride[0], &reach, l, o, "stride_batch", t->stride_batch, batch, bytes, f) ||
 		    stride_check(&stride[1], &reach, l, o, "stride_head", t->stride_head, o->heads, bytes, f) ||
 		    stride_check(&stride[2], &reach, l, o, "stride_seq", t->stride_seq, o->rows, bytes, f))
 			return -1;
@@ -166,7 +211,9 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 	const struct spec *spec = &l->kernel->spec->spec;
 	const fagen_args *a = l->args;
 	struct fagen_abi *abi = &l->abi;
-	const int64_t hq = a->heads_q, hk = a->heads_kv, sq = a->seqlen_q, sk = a->seqlen_k;
+	const bool packed = l->shape.packed;
+	const int64_t hq = a->heads_q, hk = a->heads_kv;
+	const int64_t sq = packed ? a->total_q : a->seqlen_q, sk = packed ? a->total_k : a->seqlen_k; /* rows */
 	const int64_t dqk = spec->head_dim_qk, dv = spec->head_dim_v;
 	const bool back = pass == PASS_BACKWARD, lse = back || (spec->outputs & OUTPUT_LSE);
 	const struct {
@@ -252,6 +299,14 @@ static int grids_check(bool *some, const struct launch *l, struct fault *f)
 	for (int i = 0; i < l->pass->recipe.kernel_count; i++) {
 		const int64_t grid = recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape);
 		*some = *some || grid > 0;
+		if (grid < 0 && l->shape.packed)
+			return fault_fail(
+				f, FAGEN_ERROR_INVALID, "batch",
+				"batch %lld, heads_q %lld, heads_kv %lld, total_q %lld, total_k %lld, seqlen_q %lld, "
+				"seqlen_k %lld need more than 2147483647 blocks of kernel %s: split the batch.",
+				(long long)l->shape.batch, (long long)l->shape.heads_q, (long long)l->shape.heads_kv,
+				(long long)l->shape.total_q, (long long)l->shape.total_k, (long long)l->shape.seqlen_q,
+				(long long)l->shape.seqlen_k, l->pass->recipe.kernel[i].entry);
 		if (grid < 0)
 			return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
 			                  "batch %lld, heads_q %lld, heads_kv %lld, seqlen_q %lld, seqlen_k %lld need "
@@ -345,9 +400,9 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel",
 		                  "This kernel has no %s pass: add %s to passes in the spec.", pass_names[pass],
 		                  pass_names[pass]);
-	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || tensors_fill(&l, pass, f) ||
-	    inputs_fill(&l.abi, k, pass, &args, f) || dropout_fill(&l, f) || workspace_fill(&l, f) ||
-	    grids_check(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
+	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || sequences_fill(&l.abi, k, &args, f) ||
+	    tensors_fill(&l, pass, f) || inputs_fill(&l.abi, k, pass, &args, f) || dropout_fill(&l, f) ||
+	    workspace_fill(&l, f) || grids_check(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
 		return -1;
 	if (!some)
 		return 0;

@@ -43,12 +43,18 @@ struct fagen_abi {
 	int batch, heads_q, heads_kv, seqlen_q, seqlen_k;
 	int kv_group;                    /* heads_q / heads_kv */
 	struct fagen_abi_input input[FAGEN_ABI_INPUTS]; /* in the order of the spec */
+	/* Padded and packed layouts: int for each batch entry, positions used of those it has; 0: all of them. */
+	unsigned long long seqlens_q, seqlens_k;
+	/* Packed: int [batch + 1], first row of each entry. Tensors are [total][heads][dim], seqlens above are at most the
+	 * lengths that kernels are launched for; stride_batch is not used. */
+	unsigned long long cu_seqlens_q, cu_seqlens_k;
+	int total_q, total_k;
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(struct fagen_abi) == 1400, "host and device disagree on struct fagen_abi");
+static_assert(sizeof(struct fagen_abi) == 1440, "host and device disagree on struct fagen_abi");
 #else
-_Static_assert(sizeof(struct fagen_abi) == 1400, "host and device disagree on struct fagen_abi");
+_Static_assert(sizeof(struct fagen_abi) == 1440, "host and device disagree on struct fagen_abi");
 #endif
 
 #endif

@@ -3,9 +3,10 @@
 extern "C" __global__ void __launch_bounds__(128) fagen_blocks(const __grid_constant__ fagen_abi p)
 {
 	const int blocks_q = ceil_div(p.seqlen_q, BLOCK_Q), blocks_k = ceil_div(p.seqlen_k, BLOCK_K);
-	const int block_q = blockIdx.x % blocks_q;
-	const int h = blockIdx.x / blocks_q % p.heads_q;
-	const int b = blockIdx.x / blocks_q / p.heads_q;
+	const Owned own = rows_owned<BLOCK_Q>(p);
+	const int block_q = own.tile, h = own.h, b = own.b;
+	if (block_q < 0)
+		return;
 	unsigned char *row = reinterpret_cast<unsigned char *>(p.blocks) +
 	                     (((long long)b * p.heads_q + h) * blocks_q + block_q) * blocks_k;
 

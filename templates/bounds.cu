@@ -1,9 +1,9 @@
 // The least and the greatest value of each bounds slot over every query or key tile, for tile_class. They run before the
 // kernels that walk; one CTA of 128 threads for a tile of one head.
 
-// For SLOTS slots, value(slot, position) over the tile's positions before `length`, into [slot][batch][heads_q][tiles].
-template <int SLOTS, int SIZE, class Value>
-DEVICE void bounds_tile(unsigned long long bounds, const fagen_abi &p, int b, int h, int tile, int length, Value value)
+// For SLOTS slots, value(slot, position) over the tile's positions before `length`, to pair at(slot).
+template <int SLOTS, int SIZE, class At, class Value>
+DEVICE void bounds_tile(unsigned long long bounds, int tile, int length, At at, Value value)
 {
 	__shared__ int2 part[4]; // of each warp
 	const int first = tile * SIZE, last = int_min(first + SIZE, length);
@@ -24,8 +24,7 @@ DEVICE void bounds_tile(unsigned long long bounds, const fagen_abi &p, int b, in
 #pragma unroll
 			for (int i = 1; i < 4; i++)
 				low = int_min(low, part[i].x), high = int_max(high, part[i].y);
-			const long long head = ((long long)slot * p.batch + b) * p.heads_q + h;
-			reinterpret_cast<int2 *>(bounds)[head * ceil_div(length, SIZE) + tile] = make_int2(low, high);
+			reinterpret_cast<int2 *>(bounds)[at(slot)] = make_int2(low, high);
 		}
 		__syncthreads(); // reader of the parts before the next slot's writers
 	}
@@ -33,16 +32,24 @@ DEVICE void bounds_tile(unsigned long long bounds, const fagen_abi &p, int b, in
 
 extern "C" __global__ void __launch_bounds__(128) fagen_bounds_rows(const __grid_constant__ fagen_abi p)
 {
-	const int tiles = ceil_div(p.seqlen_q, TILE_M);
-	const int h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
-	bounds_tile<BOUNDS_ROWS, TILE_M>(p.bounds_rows, p, b, h, blockIdx.x % tiles, p.seqlen_q,
-	                                 [&](int slot, int q) { return bounds_row(slot, &p, b, h, q); });
+	const Owned own = rows_owned<TILE_M>(p);
+	const int b = own.b, h = own.h;
+	if (own.tile < 0)
+		return;
+	bounds_tile<BOUNDS_ROWS, TILE_M>(
+		p.bounds_rows, own.tile, sequence_q(&p, b),
+		[&](int slot) { return bounds_rows_at(&p, slot, b, h, own.tile); },
+		[&](int slot, int q) { return bounds_row(slot, &p, b, h, q); });
 }
 
 extern "C" __global__ void __launch_bounds__(128) fagen_bounds_cols(const __grid_constant__ fagen_abi p)
 {
-	const int tiles = ceil_div(p.seqlen_k, TILE_N);
-	const int h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
-	bounds_tile<BOUNDS_COLS, TILE_N>(p.bounds_cols, p, b, h, blockIdx.x % tiles, p.seqlen_k,
-	                                 [&](int slot, int k) { return bounds_col(slot, &p, b, h, k); });
+	const Owned own = keys_owned<TILE_N>(p, p.heads_q);
+	const int b = own.b, h = own.h;
+	if (own.tile < 0)
+		return;
+	bounds_tile<BOUNDS_COLS, TILE_N>(
+		p.bounds_cols, own.tile, sequence_k(&p, b),
+		[&](int slot) { return bounds_cols_at(&p, slot, b, h, own.tile); },
+		[&](int slot, int k) { return bounds_col(slot, &p, b, h, k); });
 }

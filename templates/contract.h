@@ -56,6 +56,62 @@ enum GradSpread { SPREAD_HEAD, SPREAD_DIAG, SPREAD_CELL };
 DEVICE int int_min(int a, int b) { return a < b ? a : b; }
 DEVICE int int_max(int a, int b) { return a > b ? a : b; }
 DEVICE int ceil_div(int a, int b) { return (a + b - 1) / b; }
+// Entries of the batch. Positions, masks, scores and inputs count from an entry's first row, and sq and sk are its own
+// lengths. Dense: all are whole. Padded: of the rows that each has in the tensors, slot_q, only the first sequence_q are used.
+// Packed: slots lie behind one another, from row first_q on.
+enum { LAYOUT_DENSE, LAYOUT_PADDED, LAYOUT_PACKED };
+
+DEVICE int sequence_first(unsigned long long cu, int b)
+{
+	return LAYOUT == LAYOUT_PACKED ? ((const int *)cu)[b] : 0;
+}
+DEVICE int sequence_slot(unsigned long long cu, int rows, int b)
+{
+	return LAYOUT == LAYOUT_PACKED ? int_min(((const int *)cu)[b + 1] - ((const int *)cu)[b], rows) : rows;
+}
+DEVICE int sequence_used(unsigned long long lengths, int slot, int b)
+{
+	return LAYOUT == LAYOUT_DENSE || lengths == 0 ? slot : int_max(int_min(((const int *)lengths)[b], slot), 0);
+}
+DEVICE int first_q(const struct fagen_abi *p, int b) { return sequence_first(p->cu_seqlens_q, b); }
+DEVICE int first_k(const struct fagen_abi *p, int b) { return sequence_first(p->cu_seqlens_k, b); }
+DEVICE int slot_q(const struct fagen_abi *p, int b) { return sequence_slot(p->cu_seqlens_q, p->seqlen_q, b); }
+DEVICE int slot_k(const struct fagen_abi *p, int b) { return sequence_slot(p->cu_seqlens_k, p->seqlen_k, b); }
+DEVICE int sequence_q(const struct fagen_abi *p, int b) { return sequence_used(p->seqlens_q, slot_q(p, b), b); }
+DEVICE int sequence_k(const struct fagen_abi *p, int b) { return sequence_used(p->seqlens_k, slot_k(p, b), b); }
+
+// Row of a packed tensor that a position of an entry has: inside the tensor, whatever the entry's length.
+DEVICE int packed_row(int first, int position, int total) { return int_max(int_min(first + position, total - 1), 0); }
+
+// Tiles of `size` rows of all entries and heads are numbered without gaps but for one at most behind an entry's last: a packed
+// entry begins at tile cu / size + b, which leaves room for its own and is linear in the total.
+DEVICE int tile_begin(unsigned long long cu, int b, int size) { return ((const int *)cu)[b] / size + b; }
+// Numbers that a head of the entry has.
+DEVICE int tile_room(unsigned long long cu, int rows, int b, int size)
+{
+	return LAYOUT == LAYOUT_PACKED ? tile_begin(cu, b + 1, size) - tile_begin(cu, b, size) : ceil_div(rows, size);
+}
+DEVICE int tile_number(unsigned long long cu, int rows, int heads, int b, int h, int tile, int size)
+{
+	return LAYOUT == LAYOUT_PACKED ? tile_begin(cu, b, size) * heads + h * tile_room(cu, rows, b, size) + tile
+	                               : (b * heads + h) * ceil_div(rows, size) + tile;
+}
+// Where the minima and maxima of a slot over a tile are kept: [slot][number of the tile].
+DEVICE long long bounds_rows_at(const struct fagen_abi *p, int slot, int b, int h, int tile)
+{
+	if (LAYOUT == LAYOUT_PACKED)
+		return (long long)slot * (p->total_q / TILE_M + p->batch) * p->heads_q +
+		       tile_number(p->cu_seqlens_q, p->seqlen_q, p->heads_q, b, h, tile, TILE_M);
+	return (((long long)slot * p->batch + b) * p->heads_q + h) * ceil_div(p->seqlen_q, TILE_M) + tile;
+}
+DEVICE long long bounds_cols_at(const struct fagen_abi *p, int slot, int b, int h, int tile)
+{
+	if (LAYOUT == LAYOUT_PACKED)
+		return (long long)slot * (p->total_k / TILE_N + p->batch) * p->heads_q +
+		       tile_number(p->cu_seqlens_k, p->seqlen_k, p->heads_q, b, h, tile, TILE_N);
+	return (((long long)slot * p->batch + b) * p->heads_q + h) * ceil_div(p->seqlen_k, TILE_N) + tile;
+}
+
 // A 64-bit position brought into [0, limit].
 DEVICE int clamp_position(long long p, int limit) { return p < 0 ? 0 : p > limit ? limit : (int)p; }
 

@@ -6,16 +6,41 @@ template <bool> struct WalkScan {
 	unsigned seen[WARPS], full[WARPS]; // bit tile % 32 of word tile / 32 % WARPS
 };
 template <> struct WalkScan<false> {};
-struct WalkShared : WalkScan<SCAN != 0> { Stream stream; };
+template <bool> struct WalkLengths {
+	int sq, sk;
+}; // of the entry, where it has its own
+template <> struct WalkLengths<false> {
+};
+struct WalkShared : WalkScan<SCAN != 0>, WalkLengths<LAYOUT != LAYOUT_DENSE> {
+	Stream stream;
+};
+
+template <class Walk> DEVICE int walk_sq(const Walk &walk, const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_DENSE)
+		return p.seqlen_q;
+	else
+		return walk.sq;
+}
+template <class Walk> DEVICE int walk_sk(const Walk &walk, const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_DENSE)
+		return p.seqlen_k;
+	else
+		return walk.sk;
+}
 
 // One thread begins a walk; it starts at walk.stream.next. KEYS: of key tiles, for the query tile whose first row is `own`;
 // else of query tiles, for the key tile whose first key is `own`.
-template <bool KEYS, class Walk> DEVICE void walk_begin(Walk &walk, const fagen_abi &p, int own)
+template <bool KEYS, class Walk> DEVICE void walk_begin(Walk &walk, const fagen_abi &p, int b, int own)
 {
+	const int sq = sequence_q(&p, b), sk = sequence_k(&p, b);
+	if constexpr (LAYOUT != LAYOUT_DENSE)
+		walk.sq = sq, walk.sk = sk;
 	if constexpr (KEYS)
-		walk.stream = stream_keys(own, int_min(own + TILE_M, p.seqlen_q), p.seqlen_q, p.seqlen_k, TILE_N);
+		walk.stream = stream_keys(own, int_min(own + TILE_M, sq), sq, sk, TILE_N);
 	else
-		walk.stream = stream_queries(own, own + TILE_N, p.seqlen_q, p.seqlen_k, TILE_M);
+		walk.stream = stream_queries(own, own + TILE_N, sq, sk, TILE_M);
 	if constexpr (SCAN)
 		walk.head = -1;
 }
@@ -48,8 +73,8 @@ DEVICE unsigned long long block_bits(const fagen_abi &p, int b, int h, int q0, i
 		for (int first = 0; first < BLOCKS_DOWN * BLOCKS_ACROSS; first += 32) {
 			const int i = first + mov_tid_x() % 32;
 			const int q = q0 / WALK_BLOCK_Q + i / BLOCKS_ACROSS, k = k0 / WALK_BLOCK_K + i % BLOCKS_ACROSS;
-			const bool kept = i < BLOCKS_DOWN * BLOCKS_ACROSS && q * WALK_BLOCK_Q < p.seqlen_q &&
-			                  k * WALK_BLOCK_K < p.seqlen_k && block_keep(&p, b, h, q, k);
+			const bool kept = i < BLOCKS_DOWN * BLOCKS_ACROSS && q * WALK_BLOCK_Q < sequence_q(&p, b) &&
+			                  k * WALK_BLOCK_K < sequence_k(&p, b) && block_keep(&p, b, h, q, k);
 			bits |= (unsigned long long)__ballot_sync(~0u, kept) << first;
 		}
 	}
@@ -63,7 +88,7 @@ template <bool KEYS> DEVICE int walk_class(const WalkShared &walk, const fagen_a
 	if (runs == TILE_EMPTY)
 		return TILE_EMPTY;
 	const int q0 = KEYS ? own : tile * TILE_M, k0 = KEYS ? tile * TILE_N : own;
-	const int q1 = int_min(q0 + TILE_M, p.seqlen_q), k1 = int_min(k0 + TILE_N, p.seqlen_k);
+	const int q1 = int_min(q0 + TILE_M, sequence_q(&p, b)), k1 = int_min(k0 + TILE_N, sequence_k(&p, b));
 	const int rest = tile_class(&p, b, h, q0, q1, k0, k1);
 	if (rest == TILE_EMPTY)
 		return TILE_EMPTY;

@@ -18,6 +18,7 @@
 struct emitted_shape {
 	int tile_m, tile_n, block_q, block_k;
 	double softmax_scale;
+	enum batch_layout layout;
 };
 
 static const char emitted_host[] =
@@ -211,8 +212,8 @@ static inline void emitted_source(struct text *out, const struct spec *const *sp
 {
 	struct emitted_unit unit = {.known = calloc(EMITTED_KNOWN, sizeof *unit.known)};
 	text_puts(&unit.out, emitted_host);
-	text_addf(&unit.out, "enum { TILE_M = %d, TILE_N = %d, BLOCK_Q = %d, BLOCK_K = %d };\n", shape->tile_m,
-	          shape->tile_n, shape->block_q, shape->block_k);
+	text_addf(&unit.out, "enum { TILE_M = %d, TILE_N = %d, BLOCK_Q = %d, BLOCK_K = %d, LAYOUT = %d };\n",
+	          shape->tile_m, shape->tile_n, shape->block_q, shape->block_k, (int)shape->layout);
 	text_addf(&unit.out, "static const float SOFTMAX_SCALE = %#.9gf;\n", shape->softmax_scale);
 	emitted_template(&unit.out, "contract.h");
 	for (int i = 0; i < count; i++) {

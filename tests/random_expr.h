@@ -310,6 +310,7 @@ struct tree_point {
 	int64_t name[6];  /* of tree_names */
 	double s;
 	int64_t batch, heads; /* with sq and sk: the sizes of the inputs' dimensions */
+	bool packed;      /* a batch dimension beside positions has one entry */
 	bool close;       /* comes out true: a comparison or floor of floats was so near that float32 may decide otherwise */
 };
 
@@ -317,9 +318,12 @@ struct tree_result { big i; double f; };
 
 static inline int64_t tree_dim(const struct tree_point *p, const struct input *input, int j)
 {
+	bool positions = false;
+	for (int d = 0; d < input->dims; d++)
+		positions = positions || input->dim[d].kind >= DIM_SEQ_Q;
 	switch (input->dim[j].kind) {
 	case DIM_BATCH:
-		return p->batch;
+		return p->packed && positions ? 1 : p->batch;
 	case DIM_HEADS:
 		return p->heads;
 	case DIM_SEQ_Q:

@@ -125,6 +125,7 @@ static bool sample_make(struct sample *m, uint64_t seed, const struct emitted_sh
 
 	s->mask = s->score = s->blocks.keep = -1;
 	s->softmax_scale = shape->softmax_scale;
+	s->layout = shape->layout;
 	s->passes[PASS_FORWARD] = s->passes[PASS_BACKWARD] = true;
 	s->input_count = TREE_INPUTS;
 	memcpy(s->input, tree_inputs, sizeof tree_inputs);

@@ -228,11 +228,12 @@ START_TEST(prologue)
 		"int CELL_INPUTS = 1;",
 		"int BOUNDS_ROWS = 1;",
 		"int BOUNDS_COLS = 1;",
+		"int LAYOUT = 1;",
 		"using Element = Fp16;",
 	};
 	struct spec s;
 	spec_of(&s,
-	        "head_dim: {qk: 64, v: 72}\ndtype: fp16\noutputs: [out, lse]\nkv_group: 3\nsoftmax_scale: 0.1\nsink: true\n"
+	        "head_dim: {qk: 64, v: 72}\ndtype: fp16\nlayout: padded\noutputs: [out, lse]\nkv_group: 3\nsoftmax_scale: 0.1\nsink: true\n"
 	        "mask: {all: [document, \"k <= q || k < 16\"]}\nscore: bias\nblocks: {size: {q: 64, k: 32}, keep: {local: {left: 1}}}\n");
 	s.keep_256 = 230;
 	struct text out = emit(&s);
@@ -283,6 +284,7 @@ START_TEST(parts)
 	                                    "#line 1 \"templates/ptx.h\"",
 	                                    "#line 1 \"templates/tile.h\"",
 	                                    "#line 1 \"templates/dropout.h\"",
+	                                    "#line 1 \"templates/sequence.h\"",
 	                                    "#line 1 \"templates/stream.h\"",
 	                                    "#line 1 \"templates/inputs.h\"",
 	                                    "#line 1 \"templates/walk.h\"",

@@ -8,11 +8,11 @@ Suite *suite(void);
 
 enum { UNIT = 325, UNITS = 32, PARTS = 4, SIDE_MAX = 44, ELEMENTS_MAX = 1 << 16 };
 
-static const struct emitted_shape shapes[] = {{16, 16, 16, 16, 0.25},
-                                              {16, 32, 32, 16, 0.5},
-                                              {32, 16, 16, 32, 0.25},
-                                              {48, 32, 32, 32, 2.0},
-                                              {16, 16, 48, 32, 0.25}};
+static const struct emitted_shape shapes[] = {
+	{16, 16, 16, 16, 0.25, LAYOUT_DENSE}, {16, 32, 32, 16, 0.5, LAYOUT_DENSE},
+	{32, 16, 16, 32, 0.25, LAYOUT_DENSE}, {48, 32, 32, 32, 2.0, LAYOUT_DENSE},
+	{16, 16, 48, 32, 0.25, LAYOUT_DENSE}, {16, 16, 16, 32, 0.25, LAYOUT_PADDED},
+	{32, 16, 32, 16, 0.5, LAYOUT_PACKED}, {16, 32, 16, 16, 0.25, LAYOUT_PACKED}};
 
 /* ---- a small problem with its inputs in memory ---- */
 
@@ -21,6 +21,7 @@ static struct problem_data {
 	unsigned char data[TREE_INPUTS][4 * ELEMENTS_MAX];
 	float grad[TREE_INPUTS][ELEMENTS_MAX];
 	int bounds[2][ACCESSES_MAX * 2 * SIDE_MAX * 8];
+	int cu[2][8], used[2][8]; /* of queries, of keys */
 } * problem;
 
 static unsigned short half_bits(double v, bool bf16)
@@ -51,8 +52,52 @@ static int dtype_size(enum input_dtype dtype)
 	return dtype == INPUT_U8 ? 1 : dtype == INPUT_F32 || dtype == INPUT_I32 ? 4 : 2;
 }
 
+static bool is_keys(enum dim_kind kind) { return kind == DIM_SEQ_K; }
+static bool is_positions(enum dim_kind kind) { return kind == DIM_SEQ_Q || kind == DIM_SEQ_K; }
+
+/* Of a dimension in the tensor, and where the entry's part of it begins. */
+static int64_t tensor_size(const struct tree_point *point, const struct input *in, int d)
+{
+	const struct fagen_abi *p = &problem->p;
+	const enum dim_kind kind = in->dim[d].kind;
+	if (!is_positions(kind))
+		return tree_dim(point, in, d);
+	if (point->packed)
+		return is_keys(kind) ? p->total_k : p->total_q;
+	return is_keys(kind) ? p->seqlen_k : p->seqlen_q;
+}
+static int64_t tensor_first(const struct tree_point *point, const struct input *in, int d)
+{
+	const enum dim_kind kind = in->dim[d].kind;
+	return point->packed && is_positions(kind) ? problem->cu[is_keys(kind)][point->name[0]] : 0;
+}
+
+/* The entry among others, with lengths of their own. */
+static void lengths_fill(struct grove *g, struct tree_point *point, enum batch_layout layout)
+{
+	struct fagen_abi *p = &problem->p;
+	point->packed = layout == LAYOUT_PACKED;
+	if (layout == LAYOUT_DENSE)
+		return;
+	for (int keys = 0; keys < 2; keys++) {
+		const int own = keys ? p->seqlen_k : p->seqlen_q, gap = (int)grove_random(g, 3);
+		int *cu = problem->cu[keys], *used = problem->used[keys];
+		cu[0] = (int)grove_random(g, 3);
+		for (int b = 0; b < p->batch; b++) {
+			used[b] = b == point->name[0] ? own : (int)grove_random(g, 20);
+			cu[b + 1] = cu[b] + used[b] + gap;
+		}
+		*(keys ? &p->seqlen_k : &p->seqlen_q) += 20 + gap;
+		*(keys ? &p->seqlens_k : &p->seqlens_q) = point->packed && !gap ? 0 : (uintptr_t)used;
+		if (point->packed) {
+			*(keys ? &p->cu_seqlens_k : &p->cu_seqlens_q) = (uintptr_t)cu;
+			*(keys ? &p->total_k : &p->total_q) = cu[p->batch] + (int)grove_random(g, 2);
+		}
+	}
+}
+
 /* Rows a little apart from each other, the outermost dimension stored innermost in odd problems. */
-static void problem_fill(struct grove *g, struct tree_point *point)
+static void problem_fill(struct grove *g, struct tree_point *point, enum batch_layout layout)
 {
 	struct fagen_abi *p = &problem->p;
 	memset(p, 0, sizeof *p);
@@ -64,6 +109,7 @@ static void problem_fill(struct grove *g, struct tree_point *point)
 	p->bounds_rows = (unsigned long long)(uintptr_t)problem->bounds[0];
 	p->bounds_cols = (unsigned long long)(uintptr_t)problem->bounds[1];
 	const bool odd = grove_random(g, 2);
+	lengths_fill(g, point, layout);
 	for (int i = 0; i < TREE_INPUTS; i++) {
 		const struct input *in = &tree_inputs[i];
 		struct fagen_abi_input *t = &p->input[i];
@@ -74,7 +120,7 @@ static void problem_fill(struct grove *g, struct tree_point *point)
 			const int d = odd ? n : in->dims - 1 - n;
 			size[d] = tree_dim(point, in, d);
 			t->stride[d] = t->grad_stride[d] = stride;
-			stride *= size[d] + (n == 1);
+			stride *= tensor_size(point, in, d) + (n == 1);
 		}
 		ck_assert_int_le(stride, ELEMENTS_MAX);
 		for (index[0] = 0; index[0] < size[0]; index[0]++)
@@ -83,7 +129,7 @@ static void problem_fill(struct grove *g, struct tree_point *point)
 					for (index[3] = 0; index[3] < size[3]; index[3]++) {
 						int64_t at = 0;
 						for (int d = 0; d < in->dims; d++)
-							at += index[d] * t->stride[d];
+							at += (index[d] + tensor_first(point, in, d)) * t->stride[d];
 						element_set(problem->data[i] + at * dtype_size(in->dtype), in->dtype,
 						            tree_input_value(i, index));
 					}
@@ -91,24 +137,35 @@ static void problem_fill(struct grove *g, struct tree_point *point)
 }
 
 /* As templates/bounds.cu fills the workspace. */
-static void bounds_fill(const struct emitted *e, const struct program *program, const struct emitted_shape *shape)
+static void bounds_fill(const struct emitted *e, const struct program *program, const struct emitted_shape *shape,
+                        const struct tree_point *point)
 {
 	const struct fagen_abi *p = &problem->p;
+	const int b = (int)point->name[0];
 	for (int cols = 0; cols < 2; cols++) {
-		const int len = cols ? p->seqlen_k : p->seqlen_q, size = cols ? shape->tile_n : shape->tile_m;
-		const int tiles = (len + size - 1) / size, slots = cols ? program->bounds_cols : program->bounds_rows;
-		int *out = problem->bounds[cols];
+		const int len = (int)point->name[4 + cols], size = cols ? shape->tile_n : shape->tile_m;
+		const int most = cols ? p->seqlen_k : p->seqlen_q, total = cols ? p->total_k : p->total_q;
+		const int slots = cols ? program->bounds_cols : program->bounds_rows;
+		const int *cu = problem->cu[cols];
 		for (int slot = 0; slot < slots; slot++)
-			for (int b = 0; b < p->batch; b++)
-				for (int h = 0; h < p->heads_q; h++)
-					for (int tile = 0; tile < tiles; tile++, out += 2) {
-						out[0] = INT32_MAX, out[1] = INT32_MIN;
-						for (int i = tile * size; i < len && i < (tile + 1) * size; i++) {
-							const int v = e->bound(cols, slot, p, b, h, i);
-							out[0] = v < out[0] ? v : out[0];
-							out[1] = v > out[1] ? v : out[1];
-						}
+			for (int h = 0; h < p->heads_q; h++)
+				for (int tile = 0; tile * size < len; tile++) {
+					int at = ((slot * p->batch + b) * p->heads_q + h) * ((most + size - 1) / size) +
+					         tile;
+					if (point->packed) {
+						const int begin = cu[b] / size + b,
+							  room = cu[b + 1] / size + b + 1 - begin;
+						at = (slot * (total / size + p->batch) + begin) * p->heads_q +
+						     h * room + tile;
 					}
+					int *out = problem->bounds[cols] + 2 * at;
+					out[0] = INT32_MAX, out[1] = INT32_MIN;
+					for (int i = tile * size; i < len && i < (tile + 1) * size; i++) {
+						const int v = e->bound(cols, slot, p, b, h, i);
+						out[0] = v < out[0] ? v : out[0];
+						out[1] = v > out[1] ? v : out[1];
+					}
+				}
 	}
 }
 
@@ -282,7 +339,8 @@ static void input_gradients_hold(const struct trial *t, const struct emitted_cel
 		int64_t place = 0;
 		r.input = element_of(r.index, t, a, at);
 		for (int d = 0; d < tree_inputs[r.input].dims; d++)
-			place += r.index[d] * problem->p.input[r.input].grad_stride[d];
+			place += (r.index[d] + tensor_first(at, &tree_inputs[r.input], d)) *
+			         problem->p.input[r.input].grad_stride[d];
 		MUST(address == problem->grad[r.input] + place, "gradient %d at q=%d k=%d has another address", a, q,
 		     k);
 		for (int i = 0; i < 3; i++) {
@@ -298,8 +356,8 @@ static void input_gradients_hold(const struct trial *t, const struct emitted_cel
 			     tree_inputs[r.input].name, q, k, at->s, sum, slope);
 		int64_t row_major = 0, elements = 1;
 		for (int d = 0; d < tree_inputs[r.input].dims; d++) {
-			const int64_t size = tree_dim(at, &tree_inputs[r.input], d);
-			row_major = row_major * size + r.index[d];
+			const int64_t size = tensor_size(at, &tree_inputs[r.input], d);
+			row_major = row_major * size + r.index[d] + tensor_first(at, &tree_inputs[r.input], d);
 			elements *= size;
 		}
 		MUST(t->e->grad_elements(a, &problem->p) == elements &&
@@ -419,8 +477,8 @@ static void program_holds(const struct sample *m, const struct emitted *e, const
 	t->h = (int)(t->at.name[1] = (int64_t)grove_random(&random, (uint64_t)t->at.heads));
 	t->sq = (int)(t->at.name[4] = 1 + (int64_t)grove_random(&random, side));
 	t->sk = (int)(t->at.name[5] = 1 + (int64_t)grove_random(&random, side));
-	problem_fill(&random, &t->at);
-	bounds_fill(e, &m->program, shape);
+	problem_fill(&random, &t->at, shape->layout);
+	bounds_fill(e, &m->program, shape, &t->at);
 	truth_fill(t);
 
 	const struct staging bytes = program_staging(&m->program, &m->spec, tile_m, tile_n);

@@ -88,6 +88,7 @@ static void kernel_open(int load_bytes, int kv_group)
 	spec.spec.outputs = OUTPUT_OUT | OUTPUT_LSE;
 	spec.spec.keep_256 = 230;
 	spec.spec.input_count = 0;
+	spec.spec.layout = LAYOUT_DENSE;
 	kernel.runtime = &runtime;
 	kernel.spec = &spec;
 	ck_assert_int_eq(driver_primary(&kernel.primary, runtime.driver, 0, &f), 0);
@@ -154,6 +155,17 @@ static fagen_args args_of(int64_t b, int64_t hq, int64_t hk, int64_t sq, int64_t
 static int launch(enum pass pass, const fagen_args *a, void *stream)
 {
 	return (pass == PASS_FORWARD ? fagen_forward : fagen_backward)(&kernel, a, stream, &error);
+}
+
+/* Three sequences in 200 rows of queries and 300 of keys. */
+static fagen_args packed_args(void)
+{
+	fagen_args a = args_of(3, 8, 4, 200, 300);
+	a.seqlen_q = 128, a.seqlen_k = 150;
+	a.total_q = 200, a.total_k = 300;
+	a.cu_seqlens_q = (const int32_t *)(uintptr_t)0x30000000;
+	a.cu_seqlens_k = (const int32_t *)(uintptr_t)0x30000100;
+	return a;
 }
 
 /* ---- refusals ---- */
@@ -345,6 +357,85 @@ START_TEST(forward_passes_every_argument_on)
 			      };
 	memcpy(&abi, l->params, sizeof abi);
 	ck_assert_mem_eq(&abi, &want, sizeof abi);
+}
+END_TEST
+
+START_TEST(lengths_reach_the_kernel)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	struct fagen_abi abi;
+	spec.spec.layout = LAYOUT_PADDED;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
+	memcpy(&abi, fake.state->launch[0].params, sizeof abi);
+	ck_assert(!abi.seqlens_q && !abi.seqlens_k && !abi.cu_seqlens_q && !abi.cu_seqlens_k);
+	a.seqlens_q = (const int32_t *)(uintptr_t)0x30000004;
+	a.seqlens_k = (const int32_t *)(uintptr_t)0x30000008;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
+	memcpy(&abi, fake.state->launch[1].params, sizeof abi);
+	ck_assert(abi.seqlens_q == 0x30000004 && abi.seqlens_k == 0x30000008 && abi.seqlen_q == 200);
+	ck_assert_uint_eq(fake.state->launch[1].grid, 2 * 8 * 2);
+}
+END_TEST
+
+START_TEST(packed_tensors_have_no_batch)
+{
+	fagen_args a = packed_args();
+	struct fagen_abi abi;
+	spec.spec.layout = LAYOUT_PACKED;
+	a.query.stride_batch = a.out.stride_batch = 3; /* neither aligned nor apart: ignored */
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	const struct fake_launch *l = &fake.state->launch[0];
+	memcpy(&abi, l->params, sizeof abi);
+	ck_assert_uint_eq(l->grid, 8 * (200 / 128 + 3));
+	ck_assert(abi.query.stride_batch == 0 && abi.query.stride_head == 200 * 64 && abi.query.stride_seq == 64);
+	ck_assert(abi.lse.stride_batch == 0 && abi.lse.stride_head == 200 && abi.lse.stride_seq == 1);
+	ck_assert(abi.cu_seqlens_q == 0x30000000 && abi.cu_seqlens_k == 0x30000100 && !abi.seqlens_q);
+	ck_assert(abi.total_q == 200 && abi.total_k == 300 && abi.seqlen_q == 128 && abi.seqlen_k == 150);
+	ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert_uint_eq(fake.state->launch[2].grid, 4 * (300 / 64 + 3));
+	/* VAR-04: of nothing, nothing is launched, and nothing need be there. */
+	a = packed_args();
+	a.total_q = a.total_k = 0;
+	a.query.data = a.key.data = a.value.data = a.out.data = a.lse.data = a.dout.data = a.dlse.data = NULL;
+	a.dquery.data = a.dkey.data = a.dvalue.data = NULL;
+	const int launches = fake.state->launches;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert_int_eq(fake.state->launches, launches);
+}
+END_TEST
+
+START_TEST(lengths_are_checked_by_name)
+{
+	static const struct {
+		enum batch_layout layout;
+		size_t at;
+		int64_t value;
+		const char *field, *says;
+	} row[] = {
+		{LAYOUT_DENSE, AT(seqlens_q), 0x1000, "seqlens_q", "layout: padded"},
+		{LAYOUT_DENSE, AT(seqlens_k), 0x1000, "seqlens_k", "layout: padded"},
+		{LAYOUT_DENSE, AT(cu_seqlens_q), 0x1000, "cu_seqlens_q", "layout: packed"},
+		{LAYOUT_PADDED, AT(cu_seqlens_k), 0x1000, "cu_seqlens_k", "the spec's layout is padded"},
+		{LAYOUT_PADDED, AT(total_q), 5, "total_q", "not packed"},
+		{LAYOUT_PADDED, AT(seqlens_q), 0x1002, "seqlens_q", "4 bytes"},
+		{LAYOUT_PACKED, AT(cu_seqlens_q), 0, "cu_seqlens_q", "3 + 1"},
+		{LAYOUT_PACKED, AT(cu_seqlens_k), 0, "cu_seqlens_k", "NULL"},
+		{LAYOUT_PACKED, AT(cu_seqlens_k), 0x1001, "cu_seqlens_k", "4 bytes"},
+		{LAYOUT_PACKED, AT(total_q), -1, "total_q", "0 to 1073741824"},
+		{LAYOUT_PACKED, AT(total_k), LENGTH_MAX + 1LL, "total_k", "0 to 1073741824"},
+		{LAYOUT_PACKED, AT(batch), INT32_MAX / 8, "batch", "blocks of kernel fwd"},
+	};
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+		fagen_args a = row[i].layout == LAYOUT_PACKED ? packed_args() : args_of(2, 8, 4, 200, 300);
+		memcpy((char *)&a + row[i].at, &row[i].value, sizeof row[i].value);
+		spec.spec.layout = row[i].layout;
+		ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
+		ck_assert_str_eq(error.field, row[i].field);
+		ck_assert_msg(strstr(error.message, row[i].says) != NULL, "\"%s\" is not in: %s", row[i].says,
+		              error.message);
+	}
+	ck_assert_int_eq(fake.state->launches, 0);
 }
 END_TEST
 
@@ -965,6 +1056,9 @@ Suite *suite(void)
 	tcase_add_test(t, dropout_arguments_are_ignored_without_dropout);
 	tcase_add_test(t, a_missing_pass_is_named);
 	tcase_add_test(t, forward_passes_every_argument_on);
+	tcase_add_test(t, lengths_reach_the_kernel);
+	tcase_add_test(t, packed_tensors_have_no_batch);
+	tcase_add_test(t, lengths_are_checked_by_name);
 	tcase_add_test(t, backward_clears_then_launches_in_order);
 	tcase_add_test(t, strides_of_single_entries_are_dropped);
 	tcase_add_test(t, empty_problems);

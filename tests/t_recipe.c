@@ -304,11 +304,19 @@ START_TEST(recipe_refuses)
 }
 END_TEST
 
+#define SHAPE(b, hq, hk, sq, sk) \
+	(struct recipe_shape) { b, hq, hk, sq, sk, 0, 0, false }
+
 START_TEST(grid_counts)
 {
 	for (int i = 0; i < 3000; i++) {
-		const struct recipe_shape s = {rng_in(0, 4), rng_in(0, 9), rng_in(0, 3), rng_in(0, 700),
-		                               rng_in(0, 700)};
+		const struct recipe_shape s = {.batch = rng_in(0, 4),
+		                               .heads_q = rng_in(0, 9),
+		                               .heads_kv = rng_in(0, 3),
+		                               .seqlen_q = rng_in(0, 700),
+		                               .seqlen_k = rng_in(0, 700),
+		                               .total_q = rng_in(0, 700), /* says nothing here */
+		                               .total_k = rng_in(0, 700)};
 		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200),
 		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1)};
 		int64_t tiles_q = 0, tiles_k = 0;
@@ -349,31 +357,65 @@ START_TEST(grid_counts)
 }
 END_TEST
 
+/* Packed: the numbers that sequences take, each from where its first row falls on, never meet, and what is counted holds all. */
+START_TEST(packed_room)
+{
+	for (int i = 0; i < 3000; i++) {
+		const int64_t batch = rng_in(1, 40), tile = rng_in(1, 200), most = rng_in(0, 1) ? 3 : 900;
+		int64_t first = 0, next = 0, longest = 0;
+		for (int64_t b = 0; b < batch; b++) {
+			const int64_t length = rng_in(0, 4) ? rng_in(0, most) : 0, begin = first / tile + b;
+			ck_assert_int_ge(begin, next);
+			next = begin + (length + tile - 1) / tile;
+			first += length;
+			longest = length > longest ? length : longest;
+		}
+		const struct recipe_shape s = {.batch = batch,
+		                               .heads_q = 6,
+		                               .heads_kv = 2,
+		                               .seqlen_q = longest,
+		                               .seqlen_k = longest,
+		                               .total_q = first,
+		                               .total_k = first,
+		                               .packed = true};
+		struct recipe_kernel k = {.tile = (int)tile, .grid = GRID_QUERY_TILES};
+		const int64_t room = first ? first / tile + batch : 0;
+		ck_assert_int_ge(first ? room : next, next);
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
+		k.grid = GRID_KEY_TILES;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room);
+		k.grid = GRID_KEY_TILES_Q;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
+		struct recipe_piece p = {.tile = (int)tile, .unit = 64, .size = SIZE_ROWS_QK};
+		ck_assert_int_eq(recipe_piece_bytes(&p, &s), 4 * 6 * room * tile * 64);
+		p.size = SIZE_TILES_K;
+		ck_assert_int_eq(recipe_piece_bytes(&p, &s), 4 * 6 * room * 64);
+	}
+}
+END_TEST
+
 START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fits */
 {
 	const int64_t big = INT64_MAX;
 	struct recipe_kernel k = {.tile = 1, .grid = GRID_QUERY_TILES};
-	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, INT32_MAX, 1}), INT32_MAX);
-	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 2, 1, INT32_MAX, 1}), -1);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), INT32_MAX);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 2, 1, INT32_MAX, 1)), -1);
 	for (int grid = 0; grid < GRID_COUNT; grid++) {
 		k.grid = (enum recipe_grid)grid;
-		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){big, big, big, big, big}), -1);
-		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){0, big, big, big, big}),
-		                 grid == GRID_QUERY_TILES_1);
-		ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, -1, -1}), -1);
+		ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(big, big, big, big, big)), -1);
+		ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(0, big, big, big, big)), grid == GRID_QUERY_TILES_1);
+		ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, -1, -1)), -1);
 	}
 	k.tile = 0;
-	ck_assert_int_eq(recipe_grid_size(&k, &(struct recipe_shape){1, 1, 1, 1, 1}), -1);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, 1, 1)), -1);
 	struct recipe_piece p = {.tile = 128, .unit = 128, .size = SIZE_ROWS_QK};
-	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){15000, 10, 10, 128, 128}),
-	                 15000LL * 10 * 128 * 128 * 4);
-	ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){8300, 16, 16, 1, 1}),
-	                 8300LL * 16 * 128 * 128 * 4);
+	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(15000, 10, 10, 128, 128)), 15000LL * 10 * 128 * 128 * 4);
+	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(8300, 16, 16, 1, 1)), 8300LL * 16 * 128 * 128 * 4);
 	for (int size = 0; size < SIZE_COUNT; size++) {
 		p.size = (enum recipe_size)size;
-		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){big, big, big, big, big}), -1);
-		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){big, 0, 0, big - 1000, big}), 0);
-		ck_assert_int_eq(recipe_piece_bytes(&p, &(struct recipe_shape){1, 1, 1, INT64_MIN, 1}), -1);
+		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, big, big, big, big)), -1);
+		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, 0, 0, big - 1000, big)), 0);
+		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(1, 1, 1, INT64_MIN, 1)), -1);
 	}
 }
 END_TEST
@@ -392,6 +434,7 @@ Suite *suite(void)
 	tcase_add_test(recipe, recipe_round_trip);
 	tcase_add_test(recipe, recipe_refuses);
 	tcase_add_test(recipe, grid_counts);
+	tcase_add_test(recipe, packed_room);
 	tcase_add_test(recipe, grid_limits);
 	tcase_set_timeout(recipe, 30);
 	suite_add_tcase(s, arch);

@@ -206,6 +206,50 @@ START_TEST(test_first_head) /* heads computed alone equal the same heads of the 
 }
 END_TEST
 
+/* Entries of a padded batch are what they would be alone, and rows past their lengths are nothing, whatever is there. */
+START_TEST(test_lengths)
+{
+	static const int64_t used_q[] = {20, 7, 0, 12}, used_k[] = {33, 12, 9, 0};
+	struct ref_case c = shape(4, 4, 2, 20, 33, 16, 16);
+	c.keep_256 = 128;
+	c.used_q = used_q, c.used_k = used_k;
+	struct world w;
+	world_make(&w, &c, INPUT_GAUSS, 7);
+	world_mean(&w, CAUSAL, 1);
+	for (int b = 0; b < 4; b++)
+		for (int h = 0; h < 4; h++)
+			for (int64_t q = used_q[b]; q < 20; q++)
+				w.q[((b * 4 + h) * 20 + q) * 16] = w.dout[((b * 4 + h) * 20 + q) * 16] = NAN;
+	for (int b = 0; b < 4; b++)
+		for (int h = 0; h < 2; h++)
+			for (int64_t k = used_k[b]; k < 33; k++)
+				w.k[((b * 2 + h) * 33 + k) * 16] = w.v[((b * 2 + h) * 33 + k) * 16] = NAN;
+	world_forward(&w);
+	world_backward(&w);
+	for (int64_t row = 0; row < 4 * 4 * 20; row++)
+		if (row % 20 >= used_q[row / 80] || !used_k[row / 80]) {
+			ck_assert(w.f.lse[row] == -INFINITY);
+			for (int d = 0; d < 16; d++)
+				ck_assert(w.f.out[row * 16 + d] == 0 && w.g.dquery[row * 16 + d] == 0);
+		}
+	for (int64_t row = 0; row < 4 * 2 * 33; row++)
+		if (row % 33 >= used_k[row / 66] || !used_q[row / 66])
+			for (int d = 0; d < 16; d++)
+				ck_assert(w.g.dkey[row * 16 + d] == 0 && w.g.dvalue[row * 16 + d] == 0);
+	/* Head 2 of entry 1, alone and cut to its lengths. */
+	struct ref_case one = shape(1, 1, 1, used_q[1], used_k[1], 16, 16);
+	const int64_t first = 1 * 4 + 2;
+	one.keep_256 = 128, one.seed = c.seed, one.offset = c.offset, one.program = w.c.program;
+	one.first_head = &first, one.all_heads_q = 4, one.all_heads_kv = 2;
+	struct ref_forward f = {doubles(7 * 16), doubles(7)};
+	ref_attention_forward(&f, &one, w.q + first * 20 * 16, w.k + 3 * 33 * 16, w.v + 3 * 33 * 16);
+	ck_assert_double_eq(difference_max(f.out, w.f.out + first * 20 * 16, 7 * 16), 0);
+	ck_assert_double_eq(difference_max(f.lse, w.f.lse + first * 20, 7), 0);
+	free(f.out), free(f.lse);
+	world_free(&w);
+}
+END_TEST
+
 START_TEST(test_plain) /* the yardstick errs by the type's rounding: neither nothing nor much */
 {
 	struct ref_case c = shape(1, 4, 2, 70, 90, 64, 32);
@@ -654,6 +698,10 @@ START_TEST(test_case_spelling)
 	ck_assert_str_eq(text, twice);
 	ck_assert_int_eq(case_parse(&c, "h8", &d), 0);
 	ck_assert(c.heads_q == 8 && c.heads_kv == 8 && c.batch == 2);
+	ck_assert_int_eq(case_parse(&c, "b3,lq16-0-33,lk8,whole", &d), 0);
+	ck_assert(c.lengths[0] == 3 && c.length[0][1] == 0 && c.seqlen_q == 33 && c.lengths[1] == 1 && c.seqlen_k == 8);
+	case_print(text, &c);
+	ck_assert_str_eq(text, "causal_d64:b3,h8/8,q33,k8,huge,odd,seed7,planned,lq16-0-33,lk8,whole");
 	ck_assert_int_eq(d.errors, 0);
 	diag_free(&d);
 }
@@ -661,8 +709,9 @@ END_TEST
 
 START_TEST(test_case_refused)
 {
-	static const char *const bad[] = {"b",    "b-1",   "bx",   "h4/",   "q99999999999999999999",
-	                                  "gaus", "b2;h3", "seed", "h4/2/1"};
+	static const char *const bad[] = {"b",    "b-1",   "bx",   "h4/",    "q99999999999999999999",
+	                                  "gaus", "b2;h3", "seed", "h4/2/1", "lq",
+	                                  "lk3-", "lv3"};
 	struct check_case c = {0};
 	struct diag d = {0};
 	ck_assert_int_eq(case_parse(&c, bad[_i], &d), -1);
@@ -687,6 +736,7 @@ Suite *suite(void)
 	tcase_add_loop_test(t, test_weights_sum_to_one, 0, 8);
 	tcase_add_loop_test(t, test_gradients, 0, 8);
 	tcase_add_test(t, test_first_head);
+	tcase_add_test(t, test_lengths);
 	tcase_add_loop_test(t, test_plain, 0, 4);
 	suite_add_tcase(s, t);
 	t = tcase_create("dropout");
@@ -715,7 +765,7 @@ Suite *suite(void)
 	t = tcase_create("case");
 	tcase_add_loop_test(t, test_layout, 0, LAYOUT_COUNT);
 	tcase_add_test(t, test_case_spelling);
-	tcase_add_loop_test(t, test_case_refused, 0, 9);
+	tcase_add_loop_test(t, test_case_refused, 0, 12);
 	suite_add_tcase(s, t);
 	return s;
 }

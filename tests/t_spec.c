@@ -233,6 +233,7 @@ START_TEST(defaults)
 	ck_assert_int_eq(s.head_dim_qk, 64);
 	ck_assert_int_eq(s.head_dim_v, 64);
 	ck_assert_int_eq(s.dtype, DTYPE_BF16);
+	ck_assert_int_eq(s.layout, LAYOUT_DENSE);
 	ck_assert(s.mask == -1 && s.score == -1 && s.blocks.source == BLOCKS_NONE && !s.sink);
 	ck_assert(s.term_count == 0 && s.text_len == 0 && s.input_count == 0);
 	ck_assert(s.dropout == 0);
@@ -259,7 +260,7 @@ START_TEST(every_key)
 {
 	const struct spec s = parse(
 		"fagen: 1\nname: 25921e05\nhead_dim: {v: 72, qk: 40}\ndtype: 'fp16'\n"
-		"mask: {all: [causal_top_left, {window: {right: 0, left: unbounded}}, {window: {left: 7}}]}\n"
+		"layout: packed\nmask: {all: [causal_top_left, {window: {right: 0, left: unbounded}}, {window: {left: 7}}]}\n"
 		"score: [{softcap: {cap: 30.5}}, \"s + rel[h, q - k] * c\"]\nsink: true\n"
 		"blocks: {size: {q: 32, k: 128}, keep: {any: [{local: {left: h + 1}}, k == 0]}}\n"
 		"inputs: {rel: {shape: [heads, 257], grad: true, dtype: bf16}, c: {dtype: f32, shape: []}}\n"
@@ -271,6 +272,7 @@ START_TEST(every_key)
 	ck_assert_int_eq(s.head_dim_qk, 40);
 	ck_assert_int_eq(s.head_dim_v, 72);
 	ck_assert_int_eq(s.dtype, DTYPE_FP16);
+	ck_assert_int_eq(s.layout, LAYOUT_PACKED);
 	ck_assert_int_eq(s.term_count, 10);
 	const struct term *all = &s.term[s.mask], *top = &s.term[all->child], *right = &s.term[top->next],
 			  *left = &s.term[right->next];
@@ -284,7 +286,7 @@ START_TEST(every_key)
 	ck_assert(chain->kind == TERM_CHAIN && cap->kind == TERM_PRESET && text->kind == TERM_TEXT && text->next == -1);
 	ck_assert(cap->arg[0].kind == ARG_REAL && cap->arg[0].f == 30.5);
 	ck_assert_str_eq(s.text + text->text, "s + rel[h, q - k] * c");
-	ck_assert(text->place.line == 6 && text->place.column == 34);
+	ck_assert(text->place.line == 7 && text->place.column == 34);
 	ck_assert_int_eq(s.blocks.source, BLOCKS_KEEP);
 	ck_assert(s.blocks.size_q == 32 && s.blocks.size_k == 128);
 	const struct term *any = &s.term[s.blocks.keep], *local = &s.term[any->child];
@@ -319,7 +321,7 @@ START_TEST(every_key)
 		                 !strcmp(target_table[i].name, "sm_80") || !strcmp(target_table[i].name, "sm_90a"));
 	for (int k = 0; k < KEY_COUNT; k++)
 		ck_assert_int_gt(s.place[k].line, 0);
-	ck_assert_int_eq(s.place[KEY_dropout].line, 10);
+	ck_assert_int_eq(s.place[KEY_dropout].line, 11);
 	ck_assert_int_eq(s.place[KEY_dropout].column, 10);
 }
 END_TEST

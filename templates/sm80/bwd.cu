@@ -96,7 +96,7 @@ DEVICE float infinity() { return __int_as_float(0x7f800000); }
 // Which rows of the workspaces belong to a query tile. fagen_delta has as many CTAs, so it fits.
 DEVICE int tile_index(const fagen_abi &p, int b, int h, int tile)
 {
-	return (b * p.heads_q + h) * ceil_div(p.seqlen_q, TILE_M) + tile;
+	return tile_number(p.cu_seqlens_q, p.seqlen_q, p.heads_q, b, h, tile, TILE_M);
 }
 DEVICE Statistics *tile_statistics(const fagen_abi &p, int index)
 {
@@ -112,13 +112,15 @@ DEVICE float *tile_sums(const fagen_abi &p, int index)
 	return reinterpret_cast<float *>(p.dquery_accum) + (long long)index * SUM_TILE;
 }
 
-DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h)
+// Position 0 of a head; `first` is the entry's first row, of queries or of keys.
+DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h, int first)
 {
-	return reinterpret_cast<unsigned short *>(t.data) + b * t.stride_batch + h * t.stride_head;
+	return reinterpret_cast<unsigned short *>(t.data) + entry_offset(t, b, first) + h * t.stride_head;
 }
-DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int q)
+DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int first, int q)
 {
-	return reinterpret_cast<const float *>(t.data) + b * t.stride_batch + h * t.stride_head + q * t.stride_seq;
+	return reinterpret_cast<const float *>(t.data) + entry_offset(t, b, first) + h * t.stride_head +
+	       q * t.stride_seq;
 }
 
 // Read anew for every tile: registers are full, and the words wait in L1 or constant memory.
@@ -222,10 +224,12 @@ DEVICE void round_keys(unsigned tile, const float (&acc)[Share_::BLOCKS][2 * Sha
 // TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_constant__ fagen_abi p)
 {
-	const int tiles = ceil_div(p.seqlen_q, TILE_M);
-	const int tile = blockIdx.x % tiles, h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
-	const int index = tile_index(p, b, h, tile);
-	const unsigned short *out = head_address(p.out, b, h), *dout = head_address(p.dout, b, h);
+	const Owned own = rows_owned<TILE_M>(p);
+	const int tile = own.tile, h = own.h, b = own.b;
+	if (tile < 0)
+		return;
+	const int index = tile_index(p, b, h, tile), sq = sequence_q(&p, b), first = first_q(&p, b);
+	const unsigned short *out = head_address(p.out, b, h, first), *dout = head_address(p.dout, b, h, first);
 
 	float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
 	for (int i = threadIdx.x; i < SUM_TILE / 4; i += THREADS)
@@ -234,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 	for (int row = threadIdx.x / 8; row < TILE_M; row += THREADS / 8) {
 		const int q = tile * TILE_M + row;
 		float sum = 0;
-		if (q < p.seqlen_q)
+		if (q < sq)
 			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
 				const unsigned short *o = out + q * p.out.stride_seq + d,
 						     *g = dout + q * p.dout.stride_seq + d;
@@ -258,11 +262,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 			sum += __shfl_xor_sync(~0u, sum, i);
 		if (threadIdx.x % 8 == 0) {
 			float lse2 = infinity(), delta = 0; // of rows past the end too: P = 2^-inf = 0, and dS = 0
-			if (q < p.seqlen_q) {
-				const float lse = *row_address(p.lse, b, h, q);
+			if (q < sq) {
+				const float lse = *row_address(p.lse, b, h, first, q);
 				if (lse != -infinity()) {
 					lse2 = lse * 1.44269504088896341f;
-					delta = sum - (p.dlse.data ? *row_address(p.dlse, b, h, q) : 0);
+					delta = sum - (p.dlse.data ? *row_address(p.dlse, b, h, first, q) : 0);
 				}
 			}
 			tile_statistics(p, index)->lse2[row] = lse2;
@@ -279,18 +283,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 	// Tiles of one head are neighbours in the grid and share its queries in L2. The first keys, which most rows see
 	// under a lower-triangular mask, go first.
-	const int tiles = ceil_div(p.seqlen_k, TILE_N);
-	const int k0 = blockIdx.x % tiles * TILE_N;
-	const int h_kv = blockIdx.x / tiles % p.heads_kv;
-	const int b = blockIdx.x / tiles / p.heads_kv;
+	const Owned own = keys_owned<TILE_N>(p, p.heads_kv);
+	if (own.tile < 0)
+		return;
+	const int k0 = own.tile * TILE_N;
+	const int h_kv = own.h;
+	const int b = own.b;
 	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
 
 	if (threadIdx.x == 0) {
-		walk_begin<false>(smem.walk, p, k0);
-		smem.batch_query = head_address(p.query, b, 0);
-		smem.batch_dout = head_address(p.dout, b, 0);
+		walk_begin<false>(smem.walk, p, b, k0);
+		smem.batch_query = head_address(p.query, b, 0, first_q(&p, b));
+		smem.batch_dout = head_address(p.dout, b, 0, first_q(&p, b));
 		smem.b = b, smem.head_end = (h_kv + 1) * group, smem.k0 = k0;
-		smem.batch_index = tile_index(p, b, 0, 0), smem.tiles = ceil_div(p.seqlen_q, TILE_M);
+		smem.batch_index = tile_index(p, b, 0, 0),
+		smem.tiles = tile_room(p.cu_seqlens_q, p.seqlen_q, b, TILE_M);
 	}
 	__syncthreads(); // writer of these before their readers
 
@@ -314,10 +321,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			const int q0 = tile * TILE_M;
 			tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
 				cvta_shared(smem.query[stage]), smem.batch_query + head * p.query.stride_head,
-				p.query.stride_seq, q0, p.seqlen_q);
+				p.query.stride_seq, q0, walk_sq(smem.walk, p));
 			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[stage]),
 			                                                 smem.batch_dout + head * p.dout.stride_head,
-			                                                 p.dout.stride_seq, q0, p.seqlen_q);
+			                                                 p.dout.stride_seq, q0, walk_sq(smem.walk, p));
 			const int chunk = mov_tid_x();
 			const auto *rows = reinterpret_cast<const char *>(
 				tile_statistics(p, smem.batch_index + head * smem.tiles + tile));
@@ -342,10 +349,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 	float dkey[ShareDk::BLOCKS][2 * ShareDk::STEPS][4] = {};
 	float dvalue[ShareDv::BLOCKS][2 * ShareDv::STEPS][4] = {};
-	tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv),
-	                                                   p.key.stride_seq, k0, p.seqlen_k);
-	tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.value, b, h_kv),
-	                                                 p.value.stride_seq, k0, p.seqlen_k);
+	tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key),
+	                                                   head_address(p.key, b, h_kv, first_k(&p, b)),
+	                                                   p.key.stride_seq, k0, sequence_k(&p, b));
+	tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value),
+	                                                 head_address(p.value, b, h_kv, first_k(&p, b)),
+	                                                 p.value.stride_seq, k0, sequence_k(&p, b));
 	load(0, step(h_kv * group, smem.walk.stream.next), -1, 1);
 
 	int seat = 0; // of the tile's note
@@ -498,11 +507,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	round_keys<ShareDk, CHUNKS_QK>(cvta_shared(smem.key), dkey, SOFTMAX_SCALE);
 	round_keys<ShareDv, CHUNKS_V>(cvta_shared(smem.value), dvalue, KEEP_SCALE);
 	__syncthreads(); // writers of dK and dV before their readers
-	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
-		cvta_shared(smem.key), head_address(p.dkey, out_b, out_head), p.dkey.stride_seq, out_k0, p.seqlen_k);
+	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key),
+	                                                    head_address(p.dkey, out_b, out_head, first_k(&p, out_b)),
+	                                                    p.dkey.stride_seq, out_k0, slot_k(&p, out_b));
 	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value),
-	                                                  head_address(p.dvalue, out_b, out_head), p.dvalue.stride_seq,
-	                                                  out_k0, p.seqlen_k);
+	                                                  head_address(p.dvalue, out_b, out_head, first_k(&p, out_b)),
+	                                                  p.dvalue.stride_seq, out_k0, slot_k(&p, out_b));
 }
 
 // TILE_M rows of one query head: their sums, scaled and rounded.
@@ -510,8 +520,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[]; // [TILE_M][CHUNKS_QK], swizzled chunks
 	const unsigned rounded = cvta_shared(smem_bytes);
-	const int tiles = ceil_div(p.seqlen_q, TILE_M);
-	const int tile = blockIdx.x % tiles, h = blockIdx.x / tiles % p.heads_q, b = blockIdx.x / tiles / p.heads_q;
+	const Owned own = rows_owned<TILE_M>(p);
+	const int tile = own.tile, h = own.h, b = own.b;
+	if (tile < 0)
+		return;
 	const float *sums = tile_sums(p, tile_index(p, b, h, tile));
 
 	const int lane = threadIdx.x % 32;
@@ -533,6 +545,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_
 			            cvt_rn_x2(v[2 * r] * SOFTMAX_SCALE, v[2 * r + 1] * SOFTMAX_SCALE, Element{}));
 	}
 	__syncthreads(); // writers of the tile before its readers
-	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(rounded, head_address(p.dquery, b, h), p.dquery.stride_seq,
-	                                                    tile * TILE_M, p.seqlen_q);
+	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(rounded, head_address(p.dquery, b, h, first_q(&p, b)),
+	                                                    p.dquery.stride_seq, tile * TILE_M, slot_q(&p, b));
 }

@@ -106,10 +106,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	const Buffers staged(smem_bytes + sizeof(Smem));
 
 	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
-	const int tiles = ceil_div(p.seqlen_q, TILE_M);
-	const int q0 = (tiles - 1 - blockIdx.x % tiles) * TILE_M;
-	const int h = warp_uniform(blockIdx.x / tiles % p.heads_q);
-	const int b = warp_uniform(blockIdx.x / tiles / p.heads_q);
+	const Owned own = rows_owned<TILE_M, true>(p);
+	if (own.tile < 0)
+		return;
+	const int q0 = own.tile * TILE_M;
+	const int h = warp_uniform(own.h);
+	const int b = warp_uniform(own.b);
 	const int h_kv = warp_uniform(h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group));
 
 	// In an accumulator this lane holds rows g, g + 8 and columns 2t, 2t + 1 of each block; row_g is g's query position.
@@ -119,14 +121,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	};
 	const auto lane_2t = [] { return (int)(mov_tid_x() % 4 * 2); };
 
-	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) + b * p.query.stride_batch +
-	                    h * p.query.stride_head;
+	const auto *query = reinterpret_cast<const unsigned short *>(p.query.data) +
+	                    entry_offset(p.query, b, first_q(&p, b)) + h * p.query.stride_head;
 	if (threadIdx.x == 0) {
-		smem.head_key = reinterpret_cast<const unsigned short *>(p.key.data) + b * p.key.stride_batch +
-		                h_kv * p.key.stride_head;
-		smem.head_value = reinterpret_cast<const unsigned short *>(p.value.data) + b * p.value.stride_batch +
-		                  h_kv * p.value.stride_head;
-		walk_begin<true>(smem.walk, p, q0);
+		smem.head_key = reinterpret_cast<const unsigned short *>(p.key.data) +
+		                entry_offset(p.key, b, first_k(&p, b)) + h_kv * p.key.stride_head;
+		smem.head_value = reinterpret_cast<const unsigned short *>(p.value.data) +
+		                  entry_offset(p.value, b, first_k(&p, b)) + h_kv * p.value.stride_head;
+		walk_begin<true>(smem.walk, p, b, q0);
 		smem.q0 = q0, smem.h = h, smem.b = b;
 	}
 	if (KEEP_256 < 256 && threadIdx.x == 0) {
@@ -148,14 +150,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	const auto load_key = [&](int tile, int stage) {
 		if (tile >= 0)
 			tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key[stage]), smem.head_key,
-			                                                   p.key.stride_seq, tile * TILE_N, p.seqlen_k);
+			                                                   p.key.stride_seq, tile * TILE_N,
+			                                                   walk_sk(smem.walk, p));
 		cp_async_commit();
 	};
 	const auto load_value = [&](int tile, int stage) {
 		if (tile >= 0) {
 			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value[stage]),
 			                                                 smem.head_value, p.value.stride_seq,
-			                                                 tile * TILE_N, p.seqlen_k);
+			                                                 tile * TILE_N, walk_sk(smem.walk, p));
 			if constexpr (COL_INPUTS)
 				cols_load(staged.cols(stage), &p, smem.b, smem.h, tile * TILE_N, mov_tid_x(), THREADS);
 			if constexpr (CELL_INPUTS)
@@ -167,11 +170,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 
 	// These join the group of the first K.
 	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query), query, p.query.stride_seq, q0,
-	                                                   p.seqlen_q);
+	                                                   sequence_q(&p, b));
 	if constexpr (HEAD_INPUTS)
 		head_load(staged.head(0), &p, b, h, threadIdx.x, THREADS);
 	if constexpr (ROW_INPUTS)
-		rows_load(staged.rows(0), &p, b, h, q0, threadIdx.x, THREADS);
+		if (LAYOUT == LAYOUT_DENSE || q0 < sequence_q(&p, b))
+			rows_load(staged.rows(0), &p, b, h, q0, threadIdx.x, THREADS);
 	int first = advance(smem.walk.stream.next + 1, 0);
 	load_key(first, 0);
 #pragma unroll
@@ -379,12 +383,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 					inverse *= ex2(keys2 - lse2);
 				}
 			}
+			const int q = out_q0 + row + 16 * i + 8 * r;
+			if (LAYOUT != LAYOUT_DENSE && q >= walk_sq(smem.walk, p))
+				lse2 = minus_infinity(), inverse = 0; // full tiles do not hide such rows
 			if constexpr (WRITE_LSE) {
-				const int q = out_q0 + row + 16 * i + 8 * r;
-				if (t2 == 0 && q < p.seqlen_q) {
+				if (t2 == 0 && q < slot_q(&p, out_b)) {
 					float *lse = reinterpret_cast<float *>(p.lse.data) +
-					             out_b * p.lse.stride_batch + out_h * p.lse.stride_head +
-					             q * p.lse.stride_seq;
+					             entry_offset(p.lse, out_b, first_q(&p, out_b)) +
+					             out_h * p.lse.stride_head + q * p.lse.stride_seq;
 					*lse = LN_2 * lse2;
 				}
 			}
@@ -395,8 +401,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 				                      Element{}));
 		}
 	__syncthreads(); // writers of O before its readers
-	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(
-		cvta_shared(smem.out),
-		reinterpret_cast<unsigned short *>(p.out.data) + out_b * p.out.stride_batch + out_h * p.out.stride_head,
-		p.out.stride_seq, out_q0, p.seqlen_q);
+	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.out),
+	                                                  reinterpret_cast<unsigned short *>(p.out.data) +
+	                                                          entry_offset(p.out, out_b, first_q(&p, out_b)) +
+	                                                          out_h * p.out.stride_head,
+	                                                  p.out.stride_seq, out_q0, slot_q(&p, out_b));
 }

@@ -56,9 +56,14 @@ DEVICE bool grad_wanted(const fagen_abi &p)
 
 // ---- heads that share elements: numbered b * heads_q + h ----
 
+// 0: not wanted, or an entry without cells: it has no part in elements of positions, and may begin where another does.
 DEVICE float *grad_home(int slot, const fagen_abi &p, int head)
 {
-	return grad_address(slot, &p, head / p.heads_q, head % p.heads_q, 0, 0, 0);
+	const int b = head / p.heads_q;
+	if (LAYOUT != LAYOUT_DENSE && grad_kind(slot) != GRAD_TABLE &&
+	    (sequence_q(&p, b) == 0 || sequence_k(&p, b) == 0))
+		return 0;
+	return grad_address(slot, &p, b, head % p.heads_q, 0, 0, 0);
 }
 // The first sharer of `home` from head `from` on; batch * heads_q if there is none. All lanes of a warp call it.
 DEVICE int grad_sharer(int slot, const fagen_abi &p, const float *home, int from)
@@ -165,7 +170,7 @@ DEVICE void table_add(float *table, int index, float value)
 // The cells at `in`; rows past the end make a full tile partial.
 DEVICE GradTile grad_tile(const fagen_abi &p, const Inputs &in, int b, int h, int tile_class)
 {
-	GradTile at = {&p, in, b, h, tile_class != TILE_FULL || in.q0 + TILE_M > p.seqlen_q};
+	GradTile at = {&p, in, b, h, tile_class != TILE_FULL || in.q0 + TILE_M > sequence_q(&p, b)};
 	if (at.partial)
 		at.in.bits = tile_class == TILE_FULL ? ~0ull : block_bits(p, b, h, in.q0, in.k0);
 	return at;
@@ -174,10 +179,12 @@ DEVICE GradTile grad_tile(const fagen_abi &p, const Inputs &in, int b, int h, in
 // Q, dO and statistics of a query tile, by cp.async.
 DEVICE void grad_load_rows(GradSmem &smem, int buffer, const fagen_abi &p, int b, int h, int tile)
 {
-	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query), head_address(p.query, b, h),
-	                                                   p.query.stride_seq, tile * TILE_M, p.seqlen_q);
-	tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout), head_address(p.dout, b, h),
-	                                                 p.dout.stride_seq, tile * TILE_M, p.seqlen_q);
+	tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.query),
+	                                                   head_address(p.query, b, h, first_q(&p, b)),
+	                                                   p.query.stride_seq, tile * TILE_M, sequence_q(&p, b));
+	tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout),
+	                                                 head_address(p.dout, b, h, first_q(&p, b)), p.dout.stride_seq,
+	                                                 tile * TILE_M, sequence_q(&p, b));
 	const auto *from = reinterpret_cast<const char *>(tile_statistics(p, tile_index(p, b, h, tile)));
 	for (int chunk = threadIdx.x; chunk < (int)sizeof(Statistics) / 16; chunk += THREADS)
 		cp_async_16_zfill(cvta_shared(&smem.rows[buffer]) + 16 * chunk, from + 16 * chunk, true);
@@ -204,7 +211,8 @@ DEVICE void grad_add_diagonals(int access, const GradSums &sums, const GradTile 
 		for (int row = row0; row < row1; row++)
 			value += sums.cells[row * GRAD_STRIDE + row - diagonal];
 		const int q = at.in.q0 + row0, k = at.in.k0 + row0 - diagonal;
-		const bool inside = row0 < row1 && q < at.p->seqlen_q && k < at.p->seqlen_k && value != 0;
+		const bool inside =
+			row0 < row1 && q < sequence_q(at.p, at.b) && k < sequence_k(at.p, at.b) && value != 0;
 		table_add(table, inside ? grad_index(access, at.p, at.b, at.h, q, k) : -1, value);
 	}
 }
@@ -223,7 +231,7 @@ DEVICE void grad_add_cells(int access, const GradSums &sums, const GradTile &at)
 		for (int col = threadIdx.x % 32; col < TILE_N; col += 32) {
 			const float value = sums.cells[row * GRAD_STRIDE + col];
 			const int q = at.in.q0 + row, k = at.in.k0 + col;
-			const bool inside = q < at.p->seqlen_q && k < at.p->seqlen_k && value != 0;
+			const bool inside = q < sequence_q(at.p, at.b) && k < sequence_k(at.p, at.b) && value != 0;
 			table_add(table, inside ? grad_index(access, at.p, at.b, at.h, q, k) : -1, value);
 		}
 	}
@@ -312,7 +320,7 @@ DEVICE GradPass grad_pass(const fagen_abi &p, int pass, int own_head)
 DEVICE float *grad_partial(const fagen_abi &p, int head, int tile)
 {
 	return reinterpret_cast<float *>(p.grad_partial) +
-	       ((long long)head * ceil_div(p.seqlen_q, TILE_M) + tile) * GRAD_PARTIAL;
+	       (long long)tile_index(p, head / p.heads_q, head % p.heads_q, tile) * GRAD_PARTIAL;
 }
 // Adds what the lanes have in registers to the sums in shared memory, one warp after the other, and writes them.
 DEVICE void grad_finish(const fagen_abi &p, int head, int tile, const HeadInputs *head_inputs, const GradSums &sums,
@@ -384,8 +392,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 	                       reinterpret_cast<float *>(smem_bytes + GRAD_ROWS_AT)};
 	if (!grad_wanted(p))
 		return;
-	const int tiles = ceil_div(p.seqlen_q, TILE_M), heads = p.batch * p.heads_q;
-	const int own_tile = blockIdx.x % tiles, own_head = blockIdx.x / tiles, q0 = own_tile * TILE_M;
+	const Owned own = rows_owned<TILE_M>(p);
+	const int heads = p.batch * p.heads_q;
+	const int own_tile = own.tile, own_head = own.b * p.heads_q + own.h, q0 = own_tile * TILE_M;
+	if (own_tile < 0)
+		return;
 
 	for (int i = threadIdx.x; i < GRAD_TABLES * GRAD_TABLE_FLOATS; i += THREADS)
 		sums.tables[i] = 0;
@@ -403,7 +414,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 			const int h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
 			__syncthreads(); // readers of the last head before its writers
 			if (threadIdx.x == 0)
-				walk_begin<true>(smem.walk, p, q0);
+				walk_begin<true>(smem.walk, p, b, q0);
 			__syncthreads(); // writer of the walk before its readers
 
 			int next = smem.walk.stream.next, tile = -1, tile_class = TILE_EMPTY, buffer = 0;
@@ -417,11 +428,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 				if (tile >= 0) {
 					const int k0 = tile * TILE_N;
 					tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
-						cvta_shared(smem.key), head_address(p.key, b, h_kv), p.key.stride_seq,
-						k0, p.seqlen_k);
+						cvta_shared(smem.key), head_address(p.key, b, h_kv, first_k(&p, b)),
+						p.key.stride_seq, k0, sequence_k(&p, b));
 					tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(
-						cvta_shared(smem.value), head_address(p.value, b, h_kv),
-						p.value.stride_seq, k0, p.seqlen_k);
+						cvta_shared(smem.value), head_address(p.value, b, h_kv, first_k(&p, b)),
+						p.value.stride_seq, k0, sequence_k(&p, b));
 					if constexpr (COL_INPUTS)
 						cols_load(staged.cols(buffer), &p, b, h, k0, threadIdx.x, THREADS);
 					if constexpr (CELL_INPUTS)
@@ -430,6 +441,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 				}
 				cp_async_commit();
 			};
+			if (LAYOUT != LAYOUT_DENSE && q0 >= sequence_q(&p, b))
+				continue; // a head that shares cells may be shorter, or longer, than the CTA's own
 			grad_load_rows(smem, 0, p, b, h, own_tile);
 			if constexpr (HEAD_INPUTS)
 				head_load(staged.head(0), &p, b, h, threadIdx.x, THREADS);
@@ -461,7 +474,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 			cp_async_wait<0>();
 		}
 	}
-	if constexpr (GRAD_PARTIAL > 0) {
+	if (GRAD_PARTIAL > 0 && (LAYOUT == LAYOUT_DENSE || q0 < sequence_q(&p, own.b))) {
 		if constexpr (GRAD_SINK >= 0 && HEAD_INPUTS) {
 			__syncthreads(); // readers of the inputs of the last head before their writers
 			head_load(staged.head(0), &p, own_head / p.heads_q, own_head % p.heads_q, threadIdx.x, THREADS);

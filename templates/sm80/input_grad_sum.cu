@@ -19,8 +19,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_clear(con
 
 DEVICE float *grad_partial_cols(const fagen_abi &p, int head, int tile)
 {
-	return reinterpret_cast<float *>(p.grad_partial_cols) +
-	       ((long long)head * ceil_div(p.seqlen_k, TILE_N) + tile) * GRAD_PARTIAL_COLS;
+	return reinterpret_cast<float *>(p.grad_partial_cols) + (long long)tile_number(p.cu_seqlens_k, p.seqlen_k,
+	                                                                               p.heads_q, head / p.heads_q,
+	                                                                               head % p.heads_q, tile, TILE_N) *
+	                                                                GRAD_PARTIAL_COLS;
 }
 
 // One key tile of one query head: sums over its rows.
@@ -31,12 +33,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 	const GradColBuffers staged(smem_bytes + sizeof(GradSmem));
 	if (GRAD_COLS == 0 || !grad_wanted(p))
 		return;
-	const int tiles = ceil_div(p.seqlen_k, TILE_N);
-	const int own_tile = blockIdx.x % tiles, head = blockIdx.x / tiles, k0 = own_tile * TILE_N;
-	const int b = warp_uniform(head / p.heads_q), h = warp_uniform(head % p.heads_q);
+	const Owned own = keys_owned<TILE_N>(p, p.heads_q);
+	if (own.tile < 0)
+		return;
+	const int own_tile = own.tile, head = own.b * p.heads_q + own.h, k0 = own_tile * TILE_N;
+	const int b = warp_uniform(own.b), h = warp_uniform(own.h);
 	const int h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
 	if (threadIdx.x == 0)
-		walk_begin<false>(smem.walk, p, k0);
+		walk_begin<false>(smem.walk, p, b, k0);
 	__syncthreads(); // writer of the walk before its readers
 
 	int next = smem.walk.stream.next, tile = -1, tile_class = TILE_EMPTY, buffer = 0;
@@ -53,14 +57,17 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 		}
 		cp_async_commit();
 	};
-	tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key), head_address(p.key, b, h_kv),
-	                                                   p.key.stride_seq, k0, p.seqlen_k);
-	tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value), head_address(p.value, b, h_kv),
-	                                                 p.value.stride_seq, k0, p.seqlen_k);
+	tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key),
+	                                                   head_address(p.key, b, h_kv, first_k(&p, b)),
+	                                                   p.key.stride_seq, k0, sequence_k(&p, b));
+	tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value),
+	                                                 head_address(p.value, b, h_kv, first_k(&p, b)),
+	                                                 p.value.stride_seq, k0, sequence_k(&p, b));
 	if constexpr (HEAD_INPUTS)
 		head_load(staged.head(0), &p, b, h, threadIdx.x, THREADS);
 	if constexpr (COL_INPUTS)
-		cols_load(staged.cols(0), &p, b, h, k0, threadIdx.x, THREADS);
+		if (LAYOUT == LAYOUT_DENSE || k0 < sequence_k(&p, b))
+			cols_load(staged.cols(0), &p, b, h, k0, threadIdx.x, THREADS);
 	load_next();
 
 	float col_sum[GRAD_COLS > 0 ? GRAD_COLS : 1][2 * STEPS_S][2] = {};
@@ -120,24 +127,31 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 	}
 }
 
+// Tiles of a head that left partial sums.
+DEVICE int grad_tiles_q(const fagen_abi &p, int head) { return ceil_div(sequence_q(&p, head / p.heads_q), TILE_M); }
+DEVICE int grad_tiles_k(const fagen_abi &p, int head) { return ceil_div(sequence_k(&p, head / p.heads_q), TILE_N); }
+
 // Adds up the partial sums of the heads that share elements: the CTAs of the first of them do it.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const __grid_constant__ fagen_abi p)
 {
-	const int tiles = ceil_div(p.seqlen_q, TILE_M), tiles_k = ceil_div(p.seqlen_k, TILE_N),
-		  heads = p.batch * p.heads_q;
-	const int own_tile = blockIdx.x % tiles, head = blockIdx.x / tiles, b = head / p.heads_q, h = head % p.heads_q;
+	// Sharers may be longer than the first of them: its CTAs go through all tiles that any may have.
+	const Owned own = rows_owned<TILE_M>(p);
+	const int b = own.b, h = own.h, heads = p.batch * p.heads_q, head = b * p.heads_q + h, tiles = own.tiles;
+	const int own_tile = (int)blockIdx.x - tile_index(p, b, h, 0);
+	if (h >= p.heads_q)
+		return;
 	for (int slot = 0; slot < GRADS; slot++) {
 		const int kind = grad_kind(slot), entries = grad_entries(slot), base = grad_base(slot);
 		if (kind == GRAD_NONE || kind == GRAD_CELL || grad_elements(slot, &p) == 0)
 			continue;
 		const float *const home = grad_home(slot, p, head);
-		if (grad_sharer(slot, p, home, 0) != head)
+		if ((LAYOUT != LAYOUT_DENSE && !home) || grad_sharer(slot, p, home, 0) != head)
 			continue;
 		if (kind == GRAD_TABLE) // an entry for a warp, a tile for a lane
 			for (int entry = own_tile * WARPS + threadIdx.x / 32; entry < entries; entry += tiles * WARPS) {
 				float sum = 0;
 				for (int other = head; other < heads; other = grad_sharer(slot, p, home, other + 1))
-					for (int tile = threadIdx.x % 32; tile < tiles; tile += 32)
+					for (int tile = threadIdx.x % 32; tile < grad_tiles_q(p, other); tile += 32)
 						sum += grad_partial(p, other, tile)[base + entry];
 				for (int i = 16; i > 0; i /= 2)
 					sum += __shfl_xor_sync(~0u, sum, i);
@@ -148,24 +162,24 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const
 			for (int first = 0; first < TILE_M * entries;
 			     first += THREADS) { // all lanes take part in grad_sharer
 				const int i = first + threadIdx.x, q = own_tile * TILE_M + i / entries;
-				const bool inside = i < TILE_M * entries && q < p.seqlen_q;
+				const bool inside = i < TILE_M * entries && q < slot_q(&p, b);
 				float sum = 0;
 				for (int other = head; other < heads; other = grad_sharer(slot, p, home, other + 1))
-					if (inside)
+					if (inside && own_tile < grad_tiles_q(p, other))
 						sum += grad_partial(p, other,
 						                    own_tile)[GRAD_TABLE_FLOATS + TILE_M * base + i];
 				if (inside)
 					*grad_address(slot, &p, b, h, i % entries, q, 0) = sum;
 			}
 		else
-			for (int tile = own_tile; tile < tiles_k; tile += tiles)
+			for (int tile = own_tile; tile < ceil_div(slot_k(&p, b), TILE_N); tile += tiles)
 				for (int first = 0; first < TILE_N; first += THREADS) {
 					const int i = first + threadIdx.x, k = tile * TILE_N + i;
-					const bool inside = i < TILE_N && k < p.seqlen_k;
+					const bool inside = i < TILE_N && k < slot_k(&p, b);
 					float sum = 0;
 					for (int other = head; other < heads;
 					     other = grad_sharer(slot, p, home, other + 1))
-						if (inside)
+						if (inside && tile < grad_tiles_k(p, other))
 							sum += grad_partial_cols(p, other, tile)[TILE_N * base + i];
 					if (inside)
 						*grad_address(slot, &p, b, h, 0, 0, k) = sum;

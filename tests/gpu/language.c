@@ -223,7 +223,7 @@ static void layouts(struct suite *s)
 
 /* ---- all pairs --------------------------------------------------------------------------------------------------------- */
 
-enum { MASK, SCORE, LAYOUT, DROPOUT, GROUP, SINK, DTYPE, DIM, FACTORS, LEVELS_MAX = 7 };
+enum { MASK, SCORE, LAYOUT, BATCH, DROPOUT, GROUP, SINK, DTYPE, DIM, FACTORS, LEVELS_MAX = 7 };
 
 static const char *const factors[FACTORS][LEVELS_MAX] = {
 	[MASK] = {"", "mask: causal, ", "mask: {window: {left: 90, right: 20}}, ", "mask: {all: [causal, document]}, ",
@@ -234,6 +234,7 @@ static const char *const factors[FACTORS][LEVELS_MAX] = {
                    "score: \"s + t[h, q - k + 40]\", inputs: {t: {dtype: f32, shape: [heads, 81], grad: true}}, "},
 	[LAYOUT] = {"", "blocks: {size: 64, keep: {any: [{local: {left: 1, right: 1}}, {random: {seed: 3, chance: 0.3}}]}}, ",
                     "blocks: {size: 32, from: bitmap}, ", "blocks: {size: 128, from: lists}, "},
+	[BATCH] = {"", "layout: padded, ", "layout: packed, "},
 	[DROPOUT] = {"", "dropout: 0.2, "},
 	[GROUP] = {"kv_group: 1, ", "kv_group: 3, ", "kv_group: any, "},
 	[SINK] = {"", "sink: true, "},

@@ -220,6 +220,7 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 	if (!s->only_spec) {
 		suite_fields(s);
 		suite_language(s);
+		suite_lengths(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
 	}

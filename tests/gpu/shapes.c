@@ -277,6 +277,11 @@ void suite_small(struct suite *s)
 		{"{head_dim: 64, score: \"s + pair[h, q, k]\", inputs: {pair: {dtype: f32, shape: [heads, seq_q, seq_k], grad: true}}, "
                  BOTH "}",
                  "b2,h2,q130,k150"},
+		{"{head_dim: 64, layout: packed, mask: causal, kv_group: 2, " BOTH "}", "b5,h4/2,lq130-0-7-200-1,lk90-9-0-300-1,q210,k310,seed2"},
+		{"{head_dim: 64, layout: padded, " BOTH "}", "b2,h2,lq40-70,lk200-130,q90"}, /* full tiles with rows of padding */
+		{"{head_dim: 64, layout: padded, mask: {all: [causal, document]}, score: \"s + m[h, q, k]\", inputs: {m: {dtype: f32, shape: "
+                 "[heads, seq_q, seq_k], grad: true}}, " BOTH "}",
+                 "b4,h2,lq130-0-7-90,lk90-9-0-150,seed3"},
 		{"{head_dim: 64, mask: \"(q - k) % 3 != 0\", score: [\"s + d[h, q - k + 64]\", {softcap: {cap: 8}}], inputs: {d: "
                  "{dtype: f32, shape: [heads, 129], grad: true}}, " BOTH "}",
                  "b1,h2,q200,k150"},

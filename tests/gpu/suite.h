@@ -27,6 +27,7 @@
 	x(PAIRS, "pairs", "all pairs of mask, score, layout, dropout, group, sink, dtype, head dim") \
 	x(MOD, "MOD", "field cases: softcap, ALiBi") \
 	x(BSP, "BSP", "block layouts, field cases among them") \
+	x(VAR, "VAR", "padded and packed batches, field cases among them") \
 	x(START, "start", "warm start: from nothing to the first launch") \
 	x(BIG, "big", "field cases I32: offsets past 32 bits")
 
@@ -67,6 +68,7 @@ const fagen_spec *suite_spec(struct suite *, enum class, const char *name);
 void suite_shapes(struct suite *, const char *const *specs, int count);
 void suite_fields(struct suite *);
 void suite_language(struct suite *);
+void suite_lengths(struct suite *);
 void suite_direct(struct suite *);
 void suite_small(struct suite *);
 

@@ -1,0 +1,48 @@
+// Which tile of which head and entry a CTA owns, and where an entry's rows lie. contract.h says what entries are.
+
+// tile: -1 when the number is not used by any tile of the entry's slot. tiles: numbers that the head has, one a CTA.
+struct Owned { int b, h, tile, tiles; };
+
+// The entry whose tiles have number i / heads among them: the last one that begins at or before it. All lanes of a warp call it.
+template <int SIZE> DEVICE int packed_entry(unsigned long long cu, int batch, int number)
+{
+	int first = 0, end = batch; // it is one of these
+	while (end - first > 1) {
+		const int step = ceil_div(end - first, 32), at = first + (int)(mov_tid_x() % 32) * step;
+		const unsigned before = __ballot_sync(~0u, at < end && tile_begin(cu, at, SIZE) <= number);
+		first += (31 - __clz(before)) * step; // the first lane's always is
+		end = int_min(first + step, end);
+	}
+	return first;
+}
+
+// Of CTAs that own SIZE rows each of `heads` heads, entry by entry.
+// LAST_FIRST: each head's tiles backwards.
+template <int SIZE, bool LAST_FIRST> DEVICE Owned tile_owned(unsigned long long cu, int batch, int heads, int rows)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED) {
+		const int b = warp_uniform(packed_entry<SIZE>(cu, batch, blockIdx.x / heads));
+		const int tiles = tile_room(cu, rows, b, SIZE), i = blockIdx.x - tile_begin(cu, b, SIZE) * heads;
+		const int h = i / tiles, tile = LAST_FIRST ? tiles - 1 - i % tiles : i % tiles;
+		const bool used = h < heads && tile * SIZE < sequence_slot(cu, rows, b);
+		return {b, h, used ? tile : -1, tiles};
+	} else {
+		const int tiles = ceil_div(rows, SIZE);
+		const int tile = LAST_FIRST ? tiles - 1 - blockIdx.x % tiles : blockIdx.x % tiles;
+		return {(int)(blockIdx.x / tiles / heads), (int)(blockIdx.x / tiles % heads), tile, tiles};
+	}
+}
+template <int SIZE, bool LAST_FIRST = false> DEVICE Owned rows_owned(const fagen_abi &p)
+{
+	return tile_owned<SIZE, LAST_FIRST>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q);
+}
+template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads)
+{
+	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k);
+}
+
+// Elements from a tensor's start to the first row of head 0 of an entry.
+DEVICE long long entry_offset(const fagen_abi_tensor &t, int b, int first)
+{
+	return LAYOUT == LAYOUT_PACKED ? first * t.stride_seq : b * t.stride_batch;
+}
