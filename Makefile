@@ -99,10 +99,10 @@ $(B)/gen/embed.o: $(B)/gen/embed.def
 $(B)/gen/embed.o: CFLAGS += -I$(B)
 
 # t_runtime, t_launch: two fake drivers beside them, allocations and locks counted, and the toolkit's cuda.h to compare with.
-$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h templates/abi.h
+$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h templates/abi.h templates/merge_abi.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(if $(findstring old,$@),-DFAKE_OLD) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $< -lpthread
-$(B)/tests/t_runtime $(B)/tests/t_launch: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
+$(B)/tests/t_runtime $(B)/tests/t_launch $(B)/tests/t_merge: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
 $(B)/tests/t_runtime: | $(B)/libfagen.so $(B)/examples/embed
 $(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))

@@ -390,18 +390,46 @@ out:
 	return rc;
 }
 
-/* Backward; where inputs have gradients, twice, and those to the same bits. */
+/* Fetches a gradient; again: what was fetched before must be the same bits. */
+static int gradient_fetch(struct trial *r, int id, bool again)
+{
+	struct tensor *t = &r->t[id];
+	unsigned char *const before = t->host;
+	if (!again)
+		return tensor_fetch(r, id);
+	t->host = malloc(tensor_bytes(t) + 1);
+	if (!t->host)
+		abort();
+	int rc = tensor_fetch(r, id);
+	if (!rc && memcmp(before, t->host, tensor_bytes(t))) {
+		diag_fail(&r->diag,
+		          "Two runs of the backward pass gave different bits in %s; the spec says deterministic.",
+		          tensor_names[id]);
+		rc = trial_fail(r, CHECK_WRONG, text_str(&r->diag.text));
+	}
+	free(before);
+	return rc;
+}
+
+/* Backward. Twice where inputs have gradients or the spec says so; gradients of inputs must then be the same bits, and if
+ * the spec says deterministic all others too. */
 static int backward_run(struct trial *r)
 {
-	for (int turn = 0; turn < (r->grads ? 2 : 1); turn++) {
+	const bool all = r->spec->deterministic;
+	const int turns = all || r->grads ? 2 : 1;
+	for (int turn = 0; turn < turns; turn++) {
+		if (turn > 0 && all && !r->options->no_poison)
+			for (int id = TENSOR_DQUERY; id <= TENSOR_DVALUE; id++)
+				if (gpu_poison(&r->t[id].device, r->rt, r->options->device, &r->diag))
+					return trial_machine(r);
 		if (!r->options->no_poison && gpu_poison(&r->workspace, r->rt, r->options->device, &r->diag))
 			return trial_machine(r);
 		if (grads_poison(r) || pass_run(r, PASS_BACKWARD) || grads_fetch(r, turn > 0))
 			return -1;
+		for (int id = TENSOR_DQUERY; id <= TENSOR_DVALUE && (all || turn == turns - 1); id++)
+			if (gradient_fetch(r, id, all && turn > 0))
+				return -1;
 	}
-	for (int id = TENSOR_DQUERY; id <= TENSOR_DVALUE; id++)
-		if (tensor_fetch(r, id))
-			return -1;
 	return 0;
 }
 

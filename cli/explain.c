@@ -156,6 +156,8 @@ static void spec_summary(struct text *text, const struct spec *spec, const struc
 	else
 		text_addf(text, "  dropout      %g asked, %d/%d of the cells kept\n", spec->dropout, spec->keep_256,
 		          DROPOUT_LEVELS);
+	if (spec->deterministic)
+		text_puts(text, "  gradients    bitwise equal from run to run: dQ has a kernel of its own\n");
 }
 
 static void summary_json(struct text *text, const struct spec *spec, const struct program *program)

@@ -72,12 +72,18 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"BOUNDS_ROWS", "int", program->bounds_rows, 0, "slots of bounds_row"},
 		{"BOUNDS_COLS", "int", program->bounds_cols, 0, "slots of bounds_col"},
 		{"LAYOUT", "int", (int64_t)spec->layout, 0, "of the batch: 0 dense, 1 padded, 2 packed"},
+		{"DETERMINISTIC", "int", plan->pass == PASS_BACKWARD && spec->deterministic, 0,
+	         "1: dQ has a kernel of its own, not float32 sums"},
 	};
 	text_puts(out,
 	          "#define DEVICE static __device__ __forceinline__\n"
 	          "#pragma nv_diag_suppress 177 // the constants are always all here; no kernel uses every one\n\n");
 	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
 		constant_print(out, &constants[i]);
+	const struct recipe_kernel *const query = find_kernel(plan, "fagen_backward_query");
+	if (query)
+		constant_print(out, &(struct constant){"QUERY_SMEM_BYTES", "int", query->smem_bytes, 0,
+		                                       "of fagen_backward_query"});
 	const struct recipe_kernel *const rows = find_kernel(plan, "fagen_input_grad"),
 					  *const cols = find_kernel(plan, "fagen_input_grad_cols");
 	if (rows) { /* only these kernels' text has them */
@@ -160,6 +166,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
 	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
 	             {skeleton, true},
+	             {"sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
 	             {"sm80/input_grad.cu", has_kernel(plan, "fagen_input_grad")},
 	             {"sm80/input_grad_sum.cu", has_kernel(plan, "fagen_input_grad")}};
 	struct text source = {0};

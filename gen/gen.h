@@ -194,6 +194,7 @@ struct spec {
 	int kv_group;                              /* query heads per key/value head; 0: any, taken at launch */
 	unsigned outputs;                          /* set of enum output */
 	bool passes[PASS_COUNT];
+	bool deterministic;                        /* the backward pass adds no floats in an order of chance */
 	struct problem assume;                     /* the problem to plan for */
 	struct tile_request tile[PASS_COUNT];
 	bool targets[TARGET_COUNT];                /* rows of target_table */

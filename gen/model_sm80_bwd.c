@@ -1,6 +1,7 @@
 /* What the planner must know of templates/sm80/bwd.cu. Names and formulas mirror the skeleton's constants. */
 #include "gen/grad.h"
 #include "gen/model.h"
+#include "gen/model_sm80_query.h"
 
 #include <stdio.h>
 
@@ -102,7 +103,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const struct share s = share_s(m, n, warps, dropout);
 	const struct share dv = share_make(warps, n / 16, steps_v, 0), dk = share_make(warps, n / 16, steps_qk, 0);
 	const struct share dq = share_make(warps, m / 16, steps_qk, 0);
-	(void)target;
+	const double sums = !spec->deterministic; /* 0: dQ is the other kernel's */
 
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K or dK", n * row_qk);
@@ -121,17 +122,20 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	 * with up to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more
 	 * addresses, and so do few warps, each of which walks more of a tile: there 192 spill too. */
 	const bool wide = c->stages == 2 && steps_qk + steps_v > (warps < 8 ? 15 : 24);
-	const int addresses = wide ? 64 : 56;
-	c->regs = accumulators(dk) + accumulators(dv) + int_max(2 * accumulators(s), accumulators(dq)) + addresses;
+	/* Without dQ between them ptxas overlaps iterations, and with dropout or wide rows then spills at 192 too. */
+	const bool overlapped = spec->deterministic && (dropout || steps_qk + steps_v > 24);
+	const int addresses = wide || overlapped ? 64 : 56;
+	c->regs = accumulators(dk) + accumulators(dv) +
+	          int_max(2 * accumulators(s), spec->deterministic ? 0 : accumulators(dq)) + addresses;
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)m * n;
 	const double flop = product(s, warps, steps_qk + steps_v) + product(dv, warps, m / 16) +
-	                    product(dk, warps, m / 16) + product(dq, warps, n / 16);
-	const double smem_bytes =
-		operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) + operands(dk, warps, m / 16) +
-		operands(dq, warps, n / 16) + 4 * cells /* P and dS written */ +
-		(double)m * (row_qk + row_v) /* arriving Q and dO */ + 2.0 * m * row_qk /* leaving dQ */;
+	                    product(dk, warps, m / 16) + sums * product(dq, warps, n / 16);
+	const double smem_bytes = operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) +
+	                          operands(dk, warps, m / 16) + 4 * cells /* P and dS written */ +
+	                          (double)m * (row_qk + row_v) /* arriving Q and dO */ +
+	                          sums * (operands(dq, warps, n / 16) + 2.0 * m * row_qk /* leaving dQ */);
 	const double dropout_ops =
 		dropout ? 9 : 0; /* two Philox calls and eight LOP3 for 32 cells, two masks, one product */
 	c->cost_us[COST_MMA] = flop / device->mma_flop_clk;
@@ -141,6 +145,16 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	 * H200. */
 	c->cost_us[COST_SMEM] = smem_bytes / 128 + (c->stages == 1 ? 500 : 0);
 	score_cost_add(c, program, device, PASS_BACKWARD);
+	if (!spec->deterministic)
+		return;
+
+	/* The kernel of dQ visits the same tiles once more. */
+	const struct query_kernel query = query_kernel_make(c, spec, program, target);
+	c->regs = int_max(c->regs, query.regs);
+	for (int i = COST_EXP; i <= COST_ALU; i++)
+		c->cost_us[i] *= 2;
+	c->cost_us[COST_MMA] += query.mma_flop / device->mma_flop_clk;
+	c->cost_us[COST_SMEM] += query.smem_traffic / 128;
 }
 
 /* Gradients of inputs, from the statistics that fagen_delta has left. */
@@ -167,16 +181,21 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
                        const struct candidate *c, const struct target *target)
 {
 	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
-	(void)target;
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
-	recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
+	if (spec->deterministic)
+		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, c->tile_m, threads,
+		                  query_kernel_make(c, spec, program, target).smem_bytes);
+	else
+		recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads,
+		                  2 * c->tile_m * columns);
 	if (program->grads)
 		recipe_grads_add(recipe, spec, program, c);
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
-	recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	if (!spec->deterministic)
+		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
 }
 
 const struct template_model model_sm80_bwd = {

@@ -181,8 +181,10 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double tiles = visits->tiles * heads_q;
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
 	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
-	c->mma_flop = tiles * tile_cells * flop_cell;
-	c->exps = tiles * tile_cells;
+	const bool again =
+		plan->pass == PASS_BACKWARD && spec->deterministic; /* another kernel makes S and dP once more */
+	c->mma_flop = tiles * tile_cells * (flop_cell + (again ? 2.0 * (spec->head_dim_qk + spec->head_dim_v) : 0));
+	c->exps = tiles * tile_cells * (again ? 2 : 1);
 
 	/* Traffic between the SMs and L2: every CTA loads its own side once, and streams what it visits. */
 	const struct traffic row = traffic_rows(spec, plan->pass);
@@ -203,8 +205,11 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		side_bytes +=
 			heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
 	const struct input_traffic inputs = input_traffic(c, spec, program, problem);
-	c->l2_bytes =
-		outer_bytes + tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes;
+	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v);
+	if (again) /* Q, K, V and dO */
+		side_bytes += both * (heads_q * (double)problem->seqlen_q + heads_kv * (double)problem->seqlen_k);
+	c->l2_bytes = (again ? tiles * c->tile_n * both : 0) + outer_bytes +
+	              tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes;
 
 	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for
 	 * every wave of CTAs that passes over it. */

@@ -32,7 +32,7 @@ enum { HEADS_MAX = 1 << 16 }; /* query heads, written or worked out */
 #include "gen/spec.def"
 #undef SPEC_KEY
 
-extern const struct shape shape_version, shape_name, shape_head_dim, shape_dtype, shape_batch_layout, shape_mask, shape_score, shape_sink,
+extern const struct shape shape_version, shape_name, shape_head_dim, shape_dtype, shape_batch_layout, shape_mask, shape_score, shape_truth,
 	shape_blocks, shape_inputs, shape_dropout, shape_softmax_scale, shape_kv_group, shape_passes, shape_outputs,
 	shape_assume, shape_tile, shape_targets;
 

@@ -62,6 +62,8 @@ void print_score(struct text *t, const struct spec *s) { term_or_none_print(t, s
 
 void print_sink(struct text *t, const struct spec *s) { text_puts(t, s->sink ? "true" : "false"); }
 
+void print_deterministic(struct text *t, const struct spec *s) { text_puts(t, s->deterministic ? "true" : "false"); }
+
 void print_dropout(struct text *t, const struct spec *s) { real_print(t, s->dropout); }
 
 void print_softmax_scale(struct text *t, const struct spec *s)

@@ -117,6 +117,12 @@ int read_sink(struct reading *r)
 	return 0;
 }
 
+int read_deterministic(struct reading *r)
+{
+	r->spec->deterministic = yaml_is(r->tree[KEY_deterministic], r->node[KEY_deterministic], "true");
+	return 0;
+}
+
 int read_dropout(struct reading *r)
 {
 	const double p = real_of(r->tree[KEY_dropout], r->node[KEY_dropout]);

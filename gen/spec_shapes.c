@@ -110,7 +110,7 @@ const struct shape shape_layout = TERM(PRESET_BLOCKS, false, &shape_layout);
 const struct shape shape_mask = TERM(PRESET_MASK, true, &shape_mask_member);
 const struct shape shape_score = TERM(PRESET_SCORE, true, &shape_score_member);
 
-const struct shape shape_sink = WORD(truth_word);
+const struct shape shape_truth = WORD(truth_word);
 
 static const struct shape word_none = WORD(none_word);
 static const struct shape block_size = WHOLE(16, 65536, 16);
@@ -148,7 +148,7 @@ static const struct shape dims = {.kind = SHAPE_LIST, .of = &dim, .items_max = I
 static const struct shape_field input_fields[] = {
 	{"dtype", &input_dtype, true, "f32, fp16 and bf16 read as float, i32 and u8 as int"},
 	{"shape", &dims, true, "its dimensions, one index each; [] for one value"},
-	{"grad", &shape_sink, false, "the backward pass writes its gradient, f32; false when left out"},
+	{"grad", &shape_truth, false, "the backward pass writes its gradient, f32; false when left out"},
 };
 static const struct shape input_one = MAP(input_fields);
 static const struct shape input_named = {.kind = SHAPE_INPUTS, .of = &input_one};

@@ -34,6 +34,7 @@ extern "C" {
 typedef struct fagen_runtime fagen_runtime; /* caches, compiler, driver; owns its specs and kernels */
 typedef struct fagen_spec fagen_spec;       /* immutable once loaded; lives until fagen_close */
 typedef struct fagen_kernel fagen_kernel;   /* immutable once returned; lives until fagen_close */
+typedef struct fagen_merger fagen_merger;   /* immutable once returned; lives until fagen_close */
 typedef void *fagen_stream;                 /* a CUstream or cudaStream_t; NULL is the default stream */
 
 enum {
@@ -160,6 +161,43 @@ FAGEN_API int fagen_forward(const fagen_kernel *, const fagen_args *, fagen_stre
  * stream.
  * Needs the seed and offset of the forward pass. */
 FAGEN_API int fagen_backward(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *);
+
+/* ---- merging: what ring attention and split keys need ----
+ *
+ * Two results (O_a, LSE_a) and (O_b, LSE_b) of the same queries over keys that have nothing in common become the result
+ * over all of them:
+ *   LSE = log(e^LSE_a + e^LSE_b),   O = e^(LSE_a - LSE) O_a + e^(LSE_b - LSE) O_b.
+ * LSE is what a kernel with outputs: [out, lse] writes. Where it is -inf a part saw no key: its O is not looked at, and where
+ * both are -inf, O = 0 and LSE = -inf. More parts are merged one after the other. No spec is involved: one merger serves
+ * every type and shape. */
+
+enum { FAGEN_BF16 = 0, FAGEN_FP16 = 1, FAGEN_FLOAT32 = 2 };
+
+typedef struct fagen_merge_args {
+	uint32_t struct_size;
+	int32_t dtype, dtype_a, dtype_b; /* FAGEN_BF16 ...: of out, out_a, out_b and their gradients; float32 loses nothing
+	                                    between merges */
+	int64_t batch, heads, seqlen, head_dim;
+	fagen_tensor out_a, out_b;       /* [batch][heads][seqlen][head_dim] */
+	fagen_tensor lse_a, lse_b;       /* float32 [batch][heads][seqlen], natural log */
+	fagen_tensor out;                /* forward only, written; may be out_a or out_b, of the same type and strides */
+	fagen_tensor lse;                /* forward only, written; data NULL: not wanted. May be lse_a or lse_b */
+	fagen_tensor dout;               /* backward only, as out */
+	fagen_tensor dlse;               /* backward only, as lse; data NULL: no gradient of lse */
+	fagen_tensor dout_a, dout_b;     /* backward only, written: as out_a, out_b */
+	fagen_tensor dlse_a, dlse_b;     /* backward only, written: the dlse of the parts' own fagen_backward */
+} fagen_merge_args;
+
+/* Compiles or fetches from the cache, and loads the merger for a CUDA device ordinal. A second call returns the same one.
+ * Not for use while a stream of this thread is being captured. */
+FAGEN_API int fagen_merger_get(fagen_merger **, fagen_runtime *, int device, fagen_error *);
+/* out (and lse) from out_a, lse_a, out_b, lse_b. Asynchronous on the stream; takes no lock, allocates nothing, may be
+ * captured. Bitwise deterministic, and a row depends on nothing but its own two parts. */
+FAGEN_API int fagen_merge(const fagen_merger *, const fagen_merge_args *, fagen_stream, fagen_error *);
+/* dout_a, dlse_a, dout_b, dlse_b from out_a, lse_a, out_b, lse_b as they were before merging, and dout (and dlse):
+ *   dO_a = w_a dO,   dLSE_a = w_a dLSE + w_a w_b dO . (O_a - O_b),   w = e^(LSE_part - LSE),   and with a and b exchanged.
+ * Gradients of a part with LSE -inf are 0. */
+FAGEN_API int fagen_merge_backward(const fagen_merger *, const fagen_merge_args *, fagen_stream, fagen_error *);
 
 #ifdef __cplusplus
 }

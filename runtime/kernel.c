@@ -34,7 +34,7 @@ static void device_fill(struct runtime_device *d)
 		d->device.sms = d->gpu.sms;
 }
 
-static int device_of(struct runtime_device **out, fagen_runtime *rt, int ordinal, struct fault *f)
+int device_of(struct runtime_device **out, fagen_runtime *rt, int ordinal, struct fault *f)
 {
 	pthread_mutex_lock(&rt->mutex);
 	struct runtime_device *d = rt->devices;
@@ -274,7 +274,7 @@ static int kernel_load(struct fagen_kernel *k, const struct cubin cubin[PASS_COU
 	int rc = driver_push(d, k->ordinal, f);
 	if (!rc) {
 		for (int i = 0; i < PASS_COUNT && !rc; i++)
-			if (k->pass[i].plan)
+			if (k->pass[i].recipe.kernel_count)
 				rc = pass_load(k, &k->pass[i], cubin[i].code, f);
 		if (driver_pop(d, f))
 			rc = -1;
@@ -305,7 +305,7 @@ static int kernel_build(struct fagen_kernel *k, const struct text source[PASS_CO
 	int rc = 0;
 	for (int i = 0; i < PASS_COUNT && !rc; i++) {
 		struct kernel_pass *pass = &k->pass[i];
-		if (!pass->plan)
+		if (!pass->recipe.kernel_count)
 			continue;
 		if (cubin_get(&cubin[i], k->runtime->store, k->runtime->compiler, &source[i], k->target, &pass->recipe,
 		              f->diag)) {
@@ -359,6 +359,38 @@ again:
 	return NULL;
 }
 
+int kernel_settle(struct fagen_kernel **out, struct fagen_kernel *k, const struct text source[PASS_COUNT],
+                  struct fault *f)
+{
+	fagen_runtime *rt = k->runtime;
+	int rc = 0;
+	pthread_mutex_lock(&rt->mutex);
+	struct fagen_kernel *found = registry_find(rt, k, true);
+	if (!found) {
+		k->next = rt->kernels;
+		rt->kernels = k;
+	} else if (found->spec == k->spec) {
+		found->problem[found->problem_count++ % KERNEL_PROBLEMS_MAX] = k->problem[0];
+	}
+	pthread_mutex_unlock(&rt->mutex);
+	if (!found) {
+		rc = kernel_build(k, source, f);
+		pthread_mutex_lock(&rt->mutex);
+		if (rc)
+			registry_remove(rt, k);
+		k->ready = !rc;
+		pthread_cond_broadcast(&rt->made);
+		pthread_mutex_unlock(&rt->mutex);
+		if (!rc)
+			found = k;
+	}
+	if (found != k)
+		kernel_free(k);
+	if (!rc)
+		*out = found;
+	return rc;
+}
+
 /* Finds or makes. `k` is the request: spec, device, naive, problem[0]; it is consumed. */
 static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const struct device *device, struct fault *f)
 {
@@ -373,34 +405,12 @@ static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const 
 	}
 	struct text source[PASS_COUNT] = {{0}};
 	int rc = kernel_plan(k, source, device, f);
-	if (!rc) {
-		pthread_mutex_lock(&rt->mutex);
-		found = registry_find(rt, k, true);
-		if (!found) {
-			k->next = rt->kernels;
-			rt->kernels = k;
-		} else if (found->spec == k->spec) {
-			found->problem[found->problem_count++ % KERNEL_PROBLEMS_MAX] = k->problem[0];
-		}
-		pthread_mutex_unlock(&rt->mutex);
-		if (!found) {
-			rc = kernel_build(k, source, f);
-			pthread_mutex_lock(&rt->mutex);
-			if (rc)
-				registry_remove(rt, k);
-			k->ready = !rc;
-			pthread_cond_broadcast(&rt->made);
-			pthread_mutex_unlock(&rt->mutex);
-			if (!rc)
-				found = k;
-		}
-	}
+	if (rc)
+		kernel_free(k);
+	else
+		rc = kernel_settle(out, k, source, f);
 	for (int i = 0; i < PASS_COUNT; i++)
 		text_free(&source[i]);
-	if (found != k)
-		kernel_free(k);
-	if (!rc)
-		*out = found;
 	return rc;
 }
 

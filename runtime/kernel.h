@@ -14,8 +14,8 @@ struct fagen_spec {
 	struct program program;
 };
 
-struct kernel_pass { /* one pass, loaded on one device */
-	struct plan *plan;         /* NULL: the kernel has no such pass */
+struct kernel_pass { /* one pass, loaded on one device; without kernels in its recipe: there is none */
+	struct plan *plan;         /* NULL: the kernel has no such pass, or is a merger */
 	cu_library library;
 	cu_kernel entry[RECIPE_KERNELS_MAX];
 	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
@@ -66,6 +66,19 @@ struct fagen_runtime {
 
 /* The spec's inputs as the launch names them, checked: inputs.c. */
 int inputs_fill(struct fagen_abi *, const struct fagen_kernel *, enum pass, const fagen_args *, struct fault *);
+
+/* ---- kernel.c ---- */
+
+int device_of(struct runtime_device **, fagen_runtime *, int ordinal, struct fault *);
+/* Finds the kernel of the same identity, else compiles the sources and loads `k`, which is consumed. */
+int kernel_settle(struct fagen_kernel **, struct fagen_kernel *k, const struct text source[PASS_COUNT], struct fault *);
+
+/* ---- launch.c ---- */
+
+/* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
+ * launch, but not to a memset (`zeroes`); a stream name (NULL, legacy, per-thread) means the stream of the current
+ * context. */
+int context_enter(bool *pushed, const struct fagen_kernel *, cu_stream, bool zeroes, struct fault *);
 
 /* Unloads and frees; the driver is left alone when this is a fork of the process that loaded it. */
 void kernel_free(struct fagen_kernel *);

@@ -329,11 +329,9 @@ static int args_take(fagen_args *args, const fagen_args *given, struct fault *f)
 
 /* ---- launching ---- */
 
-/* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
- * launch, but not to a memset; a stream name (NULL, legacy, per-thread) means the stream of the current context. */
-static int context_enter(bool *pushed, const struct launch *l, cu_stream stream, bool zeroes, struct fault *f)
+int context_enter(bool *pushed, const struct fagen_kernel *k, cu_stream stream, bool zeroes, struct fault *f)
 {
-	const struct driver *d = l->kernel->runtime->driver;
+	const struct driver *d = k->runtime->driver;
 	const struct cuda_calls *cu = driver_calls(d);
 	*pushed = false;
 	if (!CU_STREAM_IS_NAME(stream) && !zeroes)
@@ -343,9 +341,9 @@ static int context_enter(bool *pushed, const struct launch *l, cu_stream stream,
 	cu_result r = cu->cuCtxGetCurrent(&context);
 	if (r)
 		return driver_fail(d, f, r, "Asking for the current context (cuCtxGetCurrent)");
-	if (context && !cu->cuCtxGetDevice(&device) && device == l->kernel->device)
+	if (context && !cu->cuCtxGetDevice(&device) && device == k->device)
 		return 0;
-	context = l->kernel->primary;
+	context = k->primary;
 	if (!CU_STREAM_IS_NAME(stream) && (r = cu->cuStreamGetCtx(stream, &context)))
 		return driver_fail(d, f, r, "Asking for the stream's context (cuStreamGetCtx)");
 	if ((r = cu->cuCtxPushCurrent_v2(context)))
@@ -414,7 +412,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 	l.abi.seqlen_k = (int)args.seqlen_k;
 	for (int i = 0; i < l.pass->recipe.piece_count; i++)
 		zeroes = zeroes || l.pass->recipe.piece[i].zeroed;
-	if (context_enter(&pushed, &l, stream, zeroes, f))
+	if (context_enter(&pushed, k, stream, zeroes, f))
 		return -1;
 	int rc = kernels_launch(&l, stream, f);
 	if (pushed && driver_pop(k->runtime->driver, f))

@@ -5,6 +5,7 @@
 
 #include "runtime/dl.h"
 #include "templates/abi.h"
+#include "templates/merge_abi.h"
 
 enum fake_call {
 #define CUDA_CALL(symbol, parameters) FAKE_##symbol,

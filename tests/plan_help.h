@@ -89,6 +89,7 @@ static inline struct spec spec_random(void)
 	if (rng() % 4 == 0)
 		spec.keep_256 = (int)rng_in(1, 255);
 	spec.dtype = rng() & 1 ? DTYPE_BF16 : DTYPE_FP16;
+	spec.deterministic = rng() % 4 == 0;
 	return spec;
 }
 

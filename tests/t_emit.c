@@ -229,6 +229,7 @@ START_TEST(prologue)
 		"int BOUNDS_ROWS = 1;",
 		"int BOUNDS_COLS = 1;",
 		"int LAYOUT = 1;",
+		"int DETERMINISTIC = 0;", /* forward, whatever the spec says */
 		"using Element = Fp16;",
 	};
 	struct spec s;
@@ -236,6 +237,7 @@ START_TEST(prologue)
 	        "head_dim: {qk: 64, v: 72}\ndtype: fp16\nlayout: padded\noutputs: [out, lse]\nkv_group: 3\nsoftmax_scale: 0.1\nsink: true\n"
 	        "mask: {all: [document, \"k <= q || k < 16\"]}\nscore: bias\nblocks: {size: {q: 64, k: 32}, keep: {local: {left: 1}}}\n");
 	s.keep_256 = 230;
+	s.deterministic = true;
 	struct text out = emit(&s);
 	const char *at = strstr(text_str(&out), "#define DEVICE");
 	ck_assert_ptr_nonnull(at);

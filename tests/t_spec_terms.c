@@ -308,6 +308,7 @@ static void random_spec(struct spec *s)
 	s->passes[PASS_FORWARD] = true;
 	s->passes[PASS_BACKWARD] = random_below(2);
 	s->outputs = s->passes[PASS_BACKWARD] || random_below(2) ? OUTPUT_OUT | OUTPUT_LSE : OUTPUT_OUT;
+	s->deterministic = random_below(2);
 	s->assume.heads_kv = 1 + random_below(40);
 	s->assume.heads_q = s->assume.heads_kv * (s->kv_group ? s->kv_group : 1 + random_below(9));
 	s->assume.batch = 1 + random_below(1000);

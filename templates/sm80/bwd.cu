@@ -9,7 +9,7 @@
 // changes; they have two buffers, which take turns.
 //
 // fagen_delta runs before: it prepares the statistics of the rows and clears the sums. fagen_dquery runs after and
-// rounds them.
+// rounds them. With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
 
 constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // 16-column steps of a row of Q, K, dQ or dK
 constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // of V, dO or dV
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 	const unsigned short *out = head_address(p.out, b, h, first), *dout = head_address(p.dout, b, h, first);
 
 	float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
-	for (int i = threadIdx.x; i < SUM_TILE / 4; i += THREADS)
+	for (int i = threadIdx.x; !DETERMINISTIC && i < SUM_TILE / 4; i += THREADS)
 		sums[i] = make_float4(0, 0, 0, 0);
 
 	for (int row = threadIdx.x / 8; row < TILE_M; row += THREADS / 8) {
@@ -474,6 +474,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			load(seat ^ 1, to, now.head, now.turn);
 		}
 
+		if constexpr (DETERMINISTIC) { // dQ is the other kernel's
+			seat ^= 1;
+			continue;
+		}
 		const int sums = smem.batch_index + now.head * smem.tiles + now.tile;
 		float dquery[ShareDq::BLOCKS][2 * ShareDq::STEPS][4] = {};
 		{

@@ -257,6 +257,7 @@ void suite_small(struct suite *s)
 		{"{head_dim: {qk: 72, v: 40}, kv_group: any, " BOTH "}", "b1,h3/1,q67,k99,odd,seed5"},
 		{"{head_dim: 256, mask: causal, " BOTH "}", "b1,h1,q70,k130"},
 		{CAUSAL64, "b1,h1,q1,k1"},
+		{"{head_dim: 64, mask: causal, score: {softcap: {cap: 5}}, kv_group: 2, dropout: 0.2, deterministic: true, " BOTH "}", "b1,h4/2,q130,k200,seed3"},
 		{FULL64, "b1,h1,q129,k257"}, /* one row and one key past a tile of any size */
 		{CAUSAL64, "b1,h1,q130,k0"},
 		{FULL64, "b1,h1,q200,k300,huge"},

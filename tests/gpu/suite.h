@@ -28,6 +28,8 @@
 	x(MOD, "MOD", "field cases: softcap, ALiBi") \
 	x(BSP, "BSP", "block layouts, field cases among them") \
 	x(VAR, "VAR", "padded and packed batches, field cases among them") \
+	x(DET, "DET", "deterministic: all kinds of specs twice, a thousand runs, alone and in a batch") \
+	x(MERGE, "MERGE", "partial results merged, and the derivative") \
 	x(START, "start", "warm start: from nothing to the first launch") \
 	x(BIG, "big", "field cases I32: offsets past 32 bits")
 
@@ -70,6 +72,8 @@ void suite_fields(struct suite *);
 void suite_language(struct suite *);
 void suite_lengths(struct suite *);
 void suite_direct(struct suite *);
+void suite_deterministic(struct suite *);
+void suite_merge(struct suite *);
 void suite_small(struct suite *);
 
 /* The digest of everything a record speaks for: sources of all specs, launch code, templates. No GPU needed. */
