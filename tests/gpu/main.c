@@ -225,6 +225,9 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 		suite_merge(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
+		if (!s->warming && s->shards == 1 &&
+		    (!s->only_class || !strcmp(s->only_class, class_names[CLASS_START])))
+			suite_start(s);
 	}
 }
 

@@ -72,6 +72,7 @@ void suite_fields(struct suite *);
 void suite_language(struct suite *);
 void suite_lengths(struct suite *);
 void suite_direct(struct suite *);
+void suite_start(struct suite *); /* keeps time: to be run alone on the machine */
 void suite_deterministic(struct suite *);
 void suite_merge(struct suite *);
 void suite_small(struct suite *);
