@@ -384,8 +384,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 				}
 			}
 			const int q = out_q0 + row + 16 * i + 8 * r;
-			if (LAYOUT != LAYOUT_DENSE && q >= walk_sq(smem.walk, p))
-				lse2 = minus_infinity(), inverse = 0; // full tiles do not hide such rows
+			if (LAYOUT != LAYOUT_DENSE && q >= walk_sq(smem.walk, p)) { // full tiles do not hide such rows
+				lse2 = minus_infinity(), inverse = 0;
+#pragma unroll
+				for (int j = 0; j < BLOCKS_V; j++) // infinite keys and values have made them NaN
+					acc[i][j][2 * r] = acc[i][j][2 * r + 1] = 0;
+			}
 			if constexpr (WRITE_LSE) {
 				if (t2 == 0 && q < slot_q(&p, out_b)) {
 					float *lse = reinterpret_cast<float *>(p.lse.data) +
