@@ -42,6 +42,8 @@ static const struct {
 	{D64 "mask: causal, blocks: {size: 32, keep: {random: {seed: 2, chance: 0.4}}}, " DET, "b1,h4/2,q333,k333"},
 	{D64 "blocks: {size: 64, from: bitmap}, " DET, "b2,h4/2,q333,k400"},
 	{D64 "blocks: {size: {q: 128, k: 48}, from: lists}, dropout: 0.2, " DET, "b1,h4/2,q333,k400,seed3"},
+	{D64 "layout: padded, mask: causal, " DET, "b3,h4/2,q150,k180"},
+	{D64 "layout: packed, mask: document, score: alibi, dropout: 0.1, sink: true, " DET, "b3,h4/2,q150,k180,seed2"},
 	{"{head_dim: 16, mask: causal, " DET, "b1,h2,q200,k200"},
 	{"{head_dim: {qk: 72, v: 40}, kv_group: any, " DET, "b1,h3/1,q167,k199,mixed,seed5"},
 	{"{head_dim: 96, mask: causal, dropout: 0.1, " DET, "b1,h2,q200,k200,seed2"},
