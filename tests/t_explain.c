@@ -56,6 +56,8 @@ END_TEST
 
 START_TEST(tells_the_program)
 {
+	SAYS("specs/padded_bert.yaml --pass forward", 0, "batch        padded: seqlens_q");
+	SAYS("specs/packed_causal.yaml --pass forward", 0, "batch        packed: cu_seqlens_q");
 	SAYS("specs/longformer.yaml --pass forward", 0, "any of", "left = 256",
 	     "by closed form, several runs of tiles: ", "k <= 15 || ");
 	SAYS("specs/packed_documents.yaml --pass forward", 0, "by closed form: k + sq <= q + sk",
