@@ -86,9 +86,10 @@ static const struct recipe_kernel *main_kernel(const struct recipe *recipe, cons
 	return &recipe->kernel[0];
 }
 
-static struct recipe_shape shape_of(const struct problem *p)
+static struct recipe_shape shape_of(const struct problem *p, const struct device *device)
 {
-	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k, 0, 0, false};
+	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k,
+	                             0,        0,          false,       device->sms};
 }
 
 struct traffic {
@@ -163,7 +164,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const struct recipe_kernel *main = main_kernel(recipe, model->main);
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
-	const struct recipe_shape shape = shape_of(problem);
+	const struct recipe_shape shape = shape_of(problem, device);
 	const struct walk walk = walk_make(c->tile_m, c->tile_n, problem, plan->pass);
 	const double heads_q = (double)problem->heads_q * (double)problem->batch;
 	const double heads_kv = (double)problem->heads_kv * (double)problem->batch;
@@ -278,7 +279,7 @@ void candidate_cost_naive(struct candidate *c, const struct spec *spec, const st
 {
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
-	const struct recipe_shape shape = shape_of(problem);
+	const struct recipe_shape shape = shape_of(problem, device);
 	const double heads = (double)problem->heads_q * (double)problem->batch;
 	const double tiles =
 		heads * (double)tiles_of(problem->seqlen_q, c->tile_m) * (double)tiles_of(problem->seqlen_k, c->tile_n);

@@ -6,9 +6,11 @@
 
 #include "gen/gen.h"
 
-static struct recipe_shape shape_of(const struct problem *p)
+static struct recipe_shape shape_of(const struct plan *plan)
 {
-	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k, 0, 0, false};
+	const struct problem *p = &plan->problem;
+	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q,      p->seqlen_k,
+	                             0,        0,          false,       plan->device->sms};
 }
 
 static double tflops(const struct plan *plan, const struct candidate *c)
@@ -78,7 +80,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 
 static void recipe_table(struct text *text, const struct plan *plan)
 {
-	const struct recipe_shape shape = shape_of(&plan->problem);
+	const struct recipe_shape shape = shape_of(plan);
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];
 		text_addf(text, "  %-12s %s: %" PRId64 " CTAs of %d threads, %d bytes of shared memory\n",
@@ -187,7 +189,7 @@ static void candidate_json(struct text *text, const struct plan *plan, const str
 void plan_json(struct text *text, const struct plan *plan)
 {
 	const struct problem *p = &plan->problem;
-	const struct recipe_shape shape = shape_of(p);
+	const struct recipe_shape shape = shape_of(plan);
 	text_addf(text, "{\"pass\": \"%s\", \"template\": ", pass_names[plan->pass]);
 	text_json(text, plan->templ);
 	text_puts(text, ", \"target\": ");

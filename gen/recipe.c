@@ -6,8 +6,10 @@
 #include "gen/recipe.h"
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
-                                                   "scores"};
-static const char *const size_names[SIZE_COUNT] = {"rows", "rows_qk", "scores", "tiles_q", "tiles_k", "blocks"};
+                                                   "scores", "persistent"};
+static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
+                                                   "tiles_k", "blocks",  "launch"};
+static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
 
 void recipe_print(struct text *text, const struct recipe *recipe)
 {
@@ -22,6 +24,8 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d\n", p->name, size_names[p->size], p->tile,
 		          p->unit, p->zeroed);
 	}
+	for (int i = 0; i < recipe->map_count; i++)
+		text_addf(text, "map %s rows %d\n", recipe->map[i].name, recipe->map[i].rows);
 }
 
 /* One line, read word by word. The first thing that does not fit sets `wrong`, and every later read does nothing. */
@@ -70,18 +74,23 @@ static int line_number(struct line *line, const char *name, int64_t least, int64
 	return (int)value;
 }
 
-static int line_choice(struct line *line, const char *name, const char *const *choices, int count)
+static int line_choice(struct line *line, const char *const *choices, int count, const char *expected)
 {
 	const char *word;
-	line_expect(line, name);
 	if (line->wrong)
 		return 0;
 	const size_t len = line_word(line, &word);
 	for (int i = 0; i < count; i++)
 		if (len == strlen(choices[i]) && memcmp(word, choices[i], len) == 0)
 			return i;
-	line->wrong = "a known rule";
+	line->wrong = expected;
 	return 0;
+}
+
+static int line_rule(struct line *line, const char *name, const char *const *rules, int count)
+{
+	line_expect(line, name);
+	return line_choice(line, rules, count, "a known rule");
 }
 
 static void line_name(struct line *line, char name[RECIPE_NAME_MAX])
@@ -106,7 +115,7 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 {
 	struct recipe_kernel k = {0};
 	line_name(line, k.entry);
-	k.grid = line_choice(line, "grid", grid_names, GRID_COUNT);
+	k.grid = line_rule(line, "grid", grid_names, GRID_COUNT);
 	k.tile = line_number(line, "tile", 1, INT32_MAX);
 	k.threads = line_number(line, "threads", 1, 1024);
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
@@ -120,7 +129,7 @@ static void piece_parse(struct recipe *recipe, struct line *line)
 {
 	struct recipe_piece p = {0};
 	line_name(line, p.name);
-	p.size = line_choice(line, "size", size_names, SIZE_COUNT);
+	p.size = line_rule(line, "size", size_names, SIZE_COUNT);
 	p.tile = line_number(line, "tile", 0, INT32_MAX);
 	p.unit = line_number(line, "unit", 0, INT32_MAX);
 	p.zeroed = line_number(line, "zeroed", 0, 1);
@@ -128,6 +137,18 @@ static void piece_parse(struct recipe *recipe, struct line *line)
 		line->wrong = "at most 8 pieces";
 	else
 		recipe->piece[recipe->piece_count++] = p;
+}
+
+static void map_parse(struct recipe *recipe, struct line *line)
+{
+	struct recipe_map m = {0};
+	strcpy(m.name, map_names[line_choice(line, map_names, RECIPE_MAPS_MAX, "query, key, value or dout")]);
+	m.rows = line_number(line, "rows", 1, 256);
+	for (int i = 0; i < recipe->map_count; i++)
+		if (!line->wrong && strcmp(recipe->map[i].name, m.name) == 0)
+			line->wrong = "one map of each name";
+	if (!line->wrong) /* four names, each once: there is room */
+		recipe->map[recipe->map_count++] = m;
 }
 
 static void head_parse(struct recipe *recipe, struct line *line)
@@ -156,8 +177,10 @@ int recipe_parse(struct recipe *recipe, const char *text, struct diag *diag)
 			kernel_parse(&made, &line);
 		} else if (len == 5 && memcmp(word, "piece", 5) == 0) {
 			piece_parse(&made, &line);
+		} else if (len == 3 && memcmp(word, "map", 3) == 0) {
+			map_parse(&made, &line);
 		} else {
-			line.wrong = "kernel or piece";
+			line.wrong = "kernel, piece or map";
 		}
 		if (!line.wrong && line.at != line.end)
 			line.wrong = "the end of the line";
@@ -195,13 +218,14 @@ static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
 
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
-	if (kernel->tile < 1 || shape_negative(shape))
+	if (kernel->tile < 1 || shape_negative(shape) || (kernel->grid == GRID_PERSISTENT && shape->sms < 1))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
-	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
+	case GRID_QUERY_TILES_1:
+	case GRID_PERSISTENT: tiles = tiles_q; break;
 	case GRID_KEY_TILES:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
@@ -220,14 +244,15 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return kernel->grid == GRID_QUERY_TILES_1;
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
-	return size;
+	return kernel->grid == GRID_PERSISTENT && size > shape->sms ? shape->sms : size;
 }
 
 int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe_shape *shape)
 {
 	if (shape_negative(shape) || piece->tile < 0 || piece->unit < 0)
 		return -1;
-	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4, batch = shape->batch;
+	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4, batch = shape->batch,
+		heads = shape->heads_q;
 	switch (piece->size) {
 	case SIZE_ROWS:
 		if (piece->tile > 1 && __builtin_mul_overflow(tiles_of(rows, piece->tile), (int64_t)piece->tile, &rows))
@@ -255,10 +280,11 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 		per_row = tiles_of(shape->seqlen_k, piece->unit);
 		bytes = 1;
 		break;
+	case SIZE_LAUNCH: rows = batch = heads = 1; break;
 	case SIZE_COUNT:
 	default: return -1;
 	}
-	const int64_t factors[] = {rows, per_row, batch, shape->heads_q};
+	const int64_t factors[] = {rows, per_row, batch, heads};
 	for (int i = 0; i < 4; i++)
 		if (factors[i] == 0)
 			return 0;

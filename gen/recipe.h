@@ -1,5 +1,5 @@
 /* recipe: how a cubin is launched. Written by the planner, stored with the cubin, read by the runtime, which needs
- * nothing else of gen/ to launch. A flat value; its text form is one line per kernel or workspace piece. */
+ * nothing else of gen/ to launch. A flat value; its text form is one line per kernel, workspace piece or tensor map. */
 #ifndef FAGEN_GEN_RECIPE_H
 #define FAGEN_GEN_RECIPE_H
 
@@ -9,7 +9,7 @@
 #include "gen/diag.h"
 #include "gen/text.h"
 
-enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_NAME_MAX = 32 };
+enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_MAPS_MAX = 4, RECIPE_NAME_MAX = 32 };
 
 /* Packed, batch * ceil(seqlen / tile) in the rules below is total / tile + batch, room for the tiles of all entries, each begun
  * anew, and 0 when the total is 0; but not where it says "not packed". */
@@ -19,6 +19,7 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
+	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, but at most one CTA for each multiprocessor: they take the tiles in turn */
 	GRID_COUNT
 };
 
@@ -37,6 +38,7 @@ enum recipe_size { /* bytes of a workspace piece */
 	SIZE_TILES_Q,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * unit: `unit` words per query tile */
 	SIZE_TILES_K,     /* the same per key tile */
 	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block; not packed */
+	SIZE_LAUNCH,      /* 4 * unit: `unit` words, whatever the shape */
 	SIZE_COUNT
 };
 
@@ -44,20 +46,31 @@ struct recipe_piece {
 	char name[RECIPE_NAME_MAX];  /* field of struct fagen_abi that receives its address */
 	enum recipe_size size;
 	int tile;                    /* rows are rounded up to a multiple of this, or of a tile or block */
-	int unit;                    /* floats per row, words per tile, or keys of a block */
+	int unit;                    /* floats per row, words per tile or per launch, or keys of a block */
 	int zeroed;                  /* 1: the runtime clears it on the stream before the first kernel */
 };
 
+/* A tensor map that the kernels take, of the operand of that name, whose boxes are `rows` rows of 64 elements. */
+struct recipe_map {
+	char name[RECIPE_NAME_MAX];  /* query, key, value or dout, each once */
+	int rows;                    /* 1 to 256 */
+};
+
 struct recipe {
-	int kernel_count, piece_count;
+	int kernel_count, piece_count, map_count;
 	struct recipe_kernel kernel[RECIPE_KERNELS_MAX]; /* in launch order */
 	struct recipe_piece piece[RECIPE_PIECES_MAX];    /* each starts at a multiple of 256 bytes */
+	struct recipe_map map[RECIPE_MAPS_MAX];
 	int load_bytes;  /* alignment the kernels rely on for every row: 16, or 2 (any) */
 	int kv_group;    /* query heads per key/value head that was compiled in; 0: taken at launch */
 };
 
 /* Packed: entries have total_q and total_k rows together, and at most seqlen_q and seqlen_k each. */
-struct recipe_shape { int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k, total_q, total_k; bool packed; };
+struct recipe_shape {
+	int64_t batch, heads_q, heads_kv, seqlen_q, seqlen_k, total_q, total_k;
+	bool packed;
+	int64_t sms; /* multiprocessors of the device, at least 1 */
+};
 
 void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);

@@ -4,6 +4,7 @@
 #define FAGEN_DL_H
 
 #include <stddef.h>
+#include <stdint.h>
 
 /* The driver's enums have no negative value, so their type is unsigned int. */
 typedef unsigned int cu_result;
@@ -15,6 +16,7 @@ typedef struct CUfunc_st *cu_function;
 typedef struct CUkern_st *cu_kernel;
 typedef struct CUlib_st *cu_library;
 typedef struct CUevent_st *cu_event;
+typedef struct CUtensorMap_st cu_tensor_map; /* 128 bytes, at a multiple of 64 */
 
 enum {
 	CU_OK = 0,
@@ -43,6 +45,13 @@ enum {
 
 enum { CU_KERNEL_MAX_DYNAMIC_SMEM = 8 };
 enum { CU_CAPTURE_RELAXED = 2 };
+enum {
+	CU_TENSOR_UINT16 = 1,
+	CU_TENSOR_INTERLEAVE_NONE = 0,
+	CU_TENSOR_SWIZZLE_128B = 3,
+	CU_TENSOR_L2_256B = 3,
+	CU_TENSOR_FILL_ZEROS = 0
+};
 
 /* Streams that are names and not objects: they belong to whatever context is current. */
 #define CU_STREAM_IS_NAME(s) ((size_t)(s) <= 2)
@@ -77,10 +86,15 @@ enum { CU_CAPTURE_RELAXED = 2 };
 	                      unsigned int block_x, unsigned int block_y, unsigned int block_z, unsigned int smem, \
 	                      cu_stream, void **params, void **extra))
 
-/* Not needed to get and launch kernels; NULL where the driver lacks them. cuFuncLoad is of CUDA 12.4; the others are
- * for who prepares data and measures: check/, cli/, tests/. */
+/* Not needed to get and launch kernels; NULL where the driver lacks them. cuFuncLoad is of CUDA 12.4;
+ * cuTensorMapEncodeTiled, of CUDA 12.0, is for kernels that take tensor maps; the others are for who prepares data and
+ * measures: check/, cli/, tests/. */
 #define CUDA_CALLS_OPTIONAL(call) \
 	call(cuFuncLoad, (cu_function)) \
+	call(cuTensorMapEncodeTiled, (cu_tensor_map *, unsigned int type, uint32_t rank, void *address, \
+	                              const uint64_t *size, const uint64_t *stride_bytes, const uint32_t *box, \
+	                              const uint32_t *element_stride, unsigned int interleave, unsigned int swizzle, \
+	                              unsigned int l2_promotion, unsigned int fill)) \
 	call(cuCtxSynchronize, (void)) \
 	call(cuMemAlloc_v2, (cu_deviceptr *, size_t)) \
 	call(cuMemFree_v2, (cu_deviceptr)) \

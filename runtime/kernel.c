@@ -163,6 +163,7 @@ static size_t piece_field(const char *name)
 		{"blocks", offsetof(struct fagen_abi, blocks)},
 		{"grad_partial", offsetof(struct fagen_abi, grad_partial)},
 		{"grad_partial_cols", offsetof(struct fagen_abi, grad_partial_cols)},
+		{"queue", offsetof(struct fagen_abi, queue)},
 	};
 	for (size_t i = 0; i < sizeof field / sizeof *field; i++)
 		if (!strcmp(name, field[i].name))
@@ -431,6 +432,7 @@ static int kernel_request(fagen_kernel **out, fagen_runtime *rt, const fagen_spe
 	k->naive = naive;
 	k->ordinal = ordinal;
 	k->target = device->target;
+	k->sms = device->device.sms;
 	k->problem[0] = p;
 	k->problem_count = 1;
 	return kernel_make(out, k, &device->device, f);

@@ -38,6 +38,7 @@ struct fagen_kernel {
 	cu_device device;
 	cu_context primary;
 	const struct target *target;
+	int sms;                   /* multiprocessors of the device */
 	struct store_key identity; /* digest of device, sources and recipes: equal ones are one kernel */
 	struct problem problem[KERNEL_PROBLEMS_MAX]; /* the last ones that led here, so that asking again is cheap */
 	int problem_count;         /* may exceed the maximum: the oldest is overwritten */
@@ -66,6 +67,10 @@ struct fagen_runtime {
 
 /* The spec's inputs as the launch names them, checked: inputs.c. */
 int inputs_fill(struct fagen_abi *, const struct fagen_kernel *, enum pass, const fagen_args *, struct fault *);
+
+/* The tensor maps of a recipe over the operands of a launch; the others are left as they are: tensor_map.c. */
+int maps_fill(struct fagen_abi_maps *, const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
+              const struct fagen_kernel *, struct fault *);
 
 /* ---- kernel.c ---- */
 

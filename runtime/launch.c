@@ -9,6 +9,7 @@ struct launch {
 	const fagen_args *args;
 	struct recipe_shape shape;
 	struct fagen_abi abi;
+	struct fagen_abi_maps maps;
 	int64_t workspace; /* bytes needed */
 };
 
@@ -52,7 +53,8 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 	if (packed && (count_check("total_q", a->total_q, f) || count_check("total_k", a->total_k, f)))
 		return -1;
 	*shape = (struct recipe_shape){
-		a->batch, hq, hk, a->seqlen_q, a->seqlen_k, packed ? a->total_q : 0, packed ? a->total_k : 0, packed};
+		a->batch, hq, hk, a->seqlen_q, a->seqlen_k, packed ? a->total_q : 0, packed ? a->total_k : 0, packed,
+		k->sms};
 	return 0;
 }
 
@@ -370,7 +372,7 @@ static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const struct recipe_kernel *rk = &recipe->kernel[i];
 		const int64_t grid = recipe_grid_size(rk, &l->shape);
-		void *params[] = {&l->abi};
+		void *params[] = {&l->abi, &l->maps}; /* kernels without maps do not have the second */
 		if (!grid)
 			continue;
 		/* The driver takes a context-independent kernel handle where it takes a function. */
@@ -404,6 +406,8 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 		return -1;
 	if (!some)
 		return 0;
+	if (maps_fill(&l.maps, &l.pass->recipe, &l.abi, &l.shape, k, f))
+		return -1;
 	l.abi.batch = (int)args.batch;
 	l.abi.heads_q = (int)args.heads_q;
 	l.abi.heads_kv = (int)args.heads_kv;

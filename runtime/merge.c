@@ -31,6 +31,7 @@ static int merger_request(fagen_merger **out, fagen_runtime *rt, int ordinal, st
 	k->runtime = rt;
 	k->ordinal = ordinal;
 	k->target = device->target;
+	k->sms = device->device.sms;
 	merge_recipe(&k->pass[0].recipe);
 	if (merge_emit(&source[0], rt->templates_dir, f->diag)) {
 		free(m);
@@ -196,7 +197,8 @@ static int merge_launch(const fagen_merger *m, int which, const fagen_merge_args
 	                                   .heads_q = args.heads,
 	                                   .heads_kv = args.heads,
 	                                   .seqlen_q = args.seqlen,
-	                                   .seqlen_k = args.seqlen};
+	                                   .seqlen_k = args.seqlen,
+	                                   .sms = k->sms};
 	const int64_t grid = recipe_grid_size(rk, &shape);
 	if (grid < 0)
 		return fault_fail(

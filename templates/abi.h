@@ -49,12 +49,28 @@ struct fagen_abi {
 	 * lengths that kernels are launched for; stride_batch is not used. */
 	unsigned long long cu_seqlens_q, cu_seqlens_k;
 	int total_q, total_k;
+	unsigned long long queue;        /* workspace: next work item of a persistent kernel, one 32-bit word, cleared before the launch */
 };
 
 #ifdef __cplusplus
-static_assert(sizeof(struct fagen_abi) == 1440, "host and device disagree on struct fagen_abi");
+#define FAGEN_ABI_ALIGN(bytes) alignas(bytes)
+#define FAGEN_ABI_ASSERT(holds) static_assert(holds, "host and device disagree on the launch ABI")
 #else
-_Static_assert(sizeof(struct fagen_abi) == 1440, "host and device disagree on struct fagen_abi");
+#define FAGEN_ABI_ALIGN(bytes) _Alignas(bytes)
+#define FAGEN_ABI_ASSERT(holds) _Static_assert(holds, "host and device disagree on the launch ABI")
 #endif
+
+/* The second parameter of kernels whose recipe has maps: each is a CUtensorMap over the 16-bit tensor of the same name, of
+ * rank 4, {dim, row, head, batch} (packed: {dim, row of the total, head, 1}). Those that the recipe does not name, and those
+ * of tensors without elements, are zero. */
+struct fagen_abi_map {
+	FAGEN_ABI_ALIGN(64) unsigned long long opaque[16];
+};
+struct fagen_abi_maps {
+	struct fagen_abi_map query, key, value, dout;
+};
+
+FAGEN_ABI_ASSERT(sizeof(struct fagen_abi) == 1448);
+FAGEN_ABI_ASSERT(sizeof(struct fagen_abi_maps) == 512);
 
 #endif

@@ -416,6 +416,49 @@ cu_result cuLaunchKernel(cu_function function, unsigned int gx, unsigned int gy,
 	l->device = context->device;
 	const int merge = !strncmp(kernel->entry, "fagen_merge", 11); /* the other launch ABI, which is smaller */
 	memcpy(l->params, params[0], merge ? sizeof(struct fagen_merge_abi) : sizeof l->params);
+	l->maps_before = fake.maps;
+	if (!merge)
+		memcpy(&l->maps, params[1], sizeof l->maps);
+	pthread_mutex_unlock(&lock);
+	return CU_OK;
+}
+
+/* What cuda.h says of the arguments for 16-bit elements and swizzling over 128 bytes. */
+static int map_ok(const struct fake_map *m, const void *to)
+{
+	int ok = m->type == 1 && m->rank == 4 && !((size_t)to % 64) && m->address && !((size_t)m->address % 16);
+	for (int i = 0; i < 4; i++)
+		ok = ok && m->size[i] && m->size[i] <= (uint64_t)1 << 32 && m->box[i] && m->box[i] <= 256 && m->step[i] &&
+		     m->step[i] <= 8 && (i == 3 || (m->stride[i] % 16 == 0 && m->stride[i] < (uint64_t)1 << 40));
+	return ok && m->box[0] * 2 <= 128 && m->interleave == 0 && m->swizzle == 3 && m->l2_promotion <= 3 && m->fill <= 1;
+}
+
+/* Needs no context, and is safe in a capture. */
+cu_result cuTensorMapEncodeTiled(cu_tensor_map *map, unsigned int type, uint32_t rank, void *address,
+                                 const uint64_t *size, const uint64_t *stride_bytes, const uint32_t *box,
+                                 const uint32_t *element_stride, unsigned int interleave, unsigned int swizzle,
+                                 unsigned int l2_promotion, unsigned int fill)
+{
+	ENTER(cuTensorMapEncodeTiled);
+	struct fake_map m = {.type = type,
+	                     .rank = rank,
+	                     .address = address,
+	                     .interleave = interleave,
+	                     .swizzle = swizzle,
+	                     .l2_promotion = l2_promotion,
+	                     .fill = fill};
+	if (rank != 4)
+		return INVALID_VALUE;
+	memcpy(m.size, size, sizeof m.size);
+	memcpy(m.stride, stride_bytes, sizeof m.stride);
+	memcpy(m.box, box, sizeof m.box);
+	memcpy(m.step, element_stride, sizeof m.step);
+	if (!map_ok(&m, map))
+		return INVALID_VALUE;
+	pthread_mutex_lock(&lock);
+	fake.map[fake.maps++ % FAKE_LAUNCHES_MAX] = m;
+	for (int i = 0; i < 16; i++)
+		((struct fagen_abi_map *)(void *)map)->opaque[i] = (unsigned long long)fake.maps;
 	pthread_mutex_unlock(&lock);
 	return CU_OK;
 }

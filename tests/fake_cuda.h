@@ -23,6 +23,17 @@ struct fake_launch {
 	cu_stream stream;
 	int device;                   /* whose context it ran in */
 	unsigned char params[sizeof(struct fagen_abi)]; /* the first parameter */
+	struct fagen_abi_maps maps;   /* the second, but for the merger's kernels, which have none */
+	int maps_before;              /* tensor maps encoded by then */
+};
+
+struct fake_map { /* arguments of cuTensorMapEncodeTiled */
+	unsigned int type;
+	uint32_t rank;
+	void *address;
+	uint64_t size[4], stride[3];
+	uint32_t box[4], step[4];
+	unsigned int interleave, swizzle, l2_promotion, fill;
 };
 
 enum { FAKE_DEVICES_MAX = 4, FAKE_LOG_MAX = 1 << 16, FAKE_LAUNCHES_MAX = 64 };
@@ -45,8 +56,9 @@ struct fake_cuda {
 	int libraries;                /* loaded and not unloaded */
 	int retained;                 /* primary contexts retained and not released */
 	int broken;                   /* calls with a handle that is not alive: must stay 0 */
-	int launches, memsets;
+	int launches, memsets, maps;
 	struct fake_launch launch[FAKE_LAUNCHES_MAX];
+	struct fake_map map[FAKE_LAUNCHES_MAX]; /* the n-th, counted from 1, is a struct fagen_abi_map of words n */
 	struct { cu_deviceptr at; size_t words; cu_stream stream; int launches_before; } memset[FAKE_LAUNCHES_MAX];
 };
 

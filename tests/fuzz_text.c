@@ -190,7 +190,7 @@ static void recipe(const char *text)
 		recipe_print(&twice, &again);
 		fuzz_demand(!strcmp(text_str(&printed), text_str(&twice)), text_str(&printed));
 		/* Sizes of any recipe and shape: -1 at worst. */
-		const struct recipe_shape shape = {1 << 20, 1 << 16, 1 << 16, INT32_MAX, INT32_MAX};
+		const struct recipe_shape shape = {1 << 20, 1 << 16, 1 << 16, INT32_MAX, INT32_MAX, 0, 0, false, 132};
 		for (int i = 0; i < r.kernel_count; i++)
 			fuzz_demand(recipe_grid_size(&r.kernel[i], &shape) >= -1, "recipe: grid");
 		for (int i = 0; i < r.piece_count; i++)

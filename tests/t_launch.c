@@ -27,7 +27,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
 	return __real_pthread_mutex_lock(m);
 }
 
-enum { D_QK = 64, D_V = 96 };
+enum { D_QK = 64, D_V = 96, SMS = 132 };
 
 static struct fake fake;
 static fagen_runtime runtime;
@@ -66,6 +66,8 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 	for (int p = 0; p < recipe->piece_count; p++)
 		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta")
 		                               ? offsetof(struct fagen_abi, delta)
+		                       : !strcmp(recipe->piece[p].name, "queue")
+		                               ? offsetof(struct fagen_abi, queue)
 		                               : offsetof(struct fagen_abi, dquery_accum);
 }
 
@@ -91,6 +93,7 @@ static void kernel_open(int load_bytes, int kv_group)
 	spec.spec.layout = LAYOUT_DENSE;
 	kernel.runtime = &runtime;
 	kernel.spec = &spec;
+	kernel.sms = SMS;
 	ck_assert_int_eq(driver_primary(&kernel.primary, runtime.driver, 0, &f), 0);
 	ck_assert_int_eq(fake.cu.cuDeviceGet(&kernel.device, 0), 0);
 	struct recipe forward = {.kernel_count = 1, .load_bytes = load_bytes, .kv_group = kv_group};
@@ -868,6 +871,263 @@ START_TEST(gradients_never_overlap)
 }
 END_TEST
 
+/* ---- tensor maps ---- */
+
+/* A persistent forward and a persistent backward kernel with a map of every operand they read. */
+static void mapped_open(void)
+{
+	kernel_open(16, 0);
+	kernel_close();
+	struct recipe forward = {.kernel_count = 1, .piece_count = 1, .map_count = 3, .load_bytes = 16};
+	forward.kernel[0] = entry("fwd", GRID_PERSISTENT, 128, 384, 200000);
+	forward.piece[0] = piece("queue", SIZE_LAUNCH, 0, 1, 1);
+	forward.map[0] = (struct recipe_map){"query", 128};
+	forward.map[1] = (struct recipe_map){"key", 176};
+	forward.map[2] = (struct recipe_map){"value", 256};
+	struct recipe backward = forward;
+	backward.kernel[0] = entry("bwd", GRID_PERSISTENT, 64, 384, 100);
+	backward.map_count = 4;
+	backward.map[3] = backward.map[0];
+	backward.map[0] = (struct recipe_map){"dout", 1};
+	pass_open(PASS_FORWARD, &forward);
+	pass_open(PASS_BACKWARD, &backward);
+}
+
+struct map_want {
+	const char *name;
+	uint64_t size[4], stride[3]; /* columns, rows, heads, batch; bytes */
+	uint32_t rows;
+};
+
+/* Is the n-th map that was encoded, from 0, as wanted, and of the operand at that address? */
+static void map_check(int n, const struct map_want *want, const void *address)
+{
+	const struct fake_map *m = &fake.state->map[n];
+	const uint32_t box[4] = {64, want->rows, 1, 1}, step[4] = {1, 1, 1, 1};
+	ck_assert_uint_eq(m->type, 1); /* CU_TENSOR_MAP_DATA_TYPE_UINT16 */
+	ck_assert_uint_eq(m->rank, 4);
+	ck_assert_ptr_eq(m->address, address);
+	for (int i = 0; i < 4; i++)
+		ck_assert_msg(m->size[i] == want->size[i], "%s: size[%d] is %llu", want->name, i,
+		              (unsigned long long)m->size[i]);
+	for (int i = 0; i < 3; i++)
+		ck_assert_msg(m->stride[i] == want->stride[i], "%s: stride[%d] is %llu", want->name, i,
+		              (unsigned long long)m->stride[i]);
+	ck_assert_mem_eq(m->box, box, sizeof box);
+	ck_assert_mem_eq(m->step, step, sizeof step);
+	ck_assert(m->interleave == 0 && m->swizzle == 3 && m->l2_promotion == 3 && m->fill == 0);
+}
+
+/* Is it the n-th map that was encoded, from 0? -1: none. */
+static bool map_is(const struct fagen_abi_map *map, int n)
+{
+	for (int i = 0; i < 16; i++)
+		if (map->opaque[i] != (unsigned long long)(n + 1))
+			return false;
+	return true;
+}
+
+static const struct map_want dense_maps[] = {
+	{"query", {64, 200, 8, 2}, {128, 200 * 128, 8 * 200 * 128}, 128},
+	{"key", {64, 300, 4, 2}, {128, 300 * 128, 4 * 300 * 128}, 176},
+	{"value", {96, 300, 4, 2}, {192, 300 * 192, 4 * 300 * 192}, 256},
+	{"dout", {96, 200, 8, 2}, {192, 200 * 192, 8 * 200 * 192}, 1},
+};
+
+START_TEST(maps_are_the_second_parameter)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	const struct fake_cuda *s = fake.state;
+	mapped_open();
+	for (int padded = 0; padded < 2; padded++) {
+		spec.spec.layout = padded ? LAYOUT_PADDED : LAYOUT_DENSE;
+		a.seqlens_k = padded ? (const int32_t *)(uintptr_t)0x30000000 : NULL;
+		const int maps = s->maps;
+		ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+		const struct fake_launch *l = &s->launch[s->launches - 1];
+		ck_assert_int_eq(l->maps_before - maps, 3);
+		map_check(maps, &dense_maps[0], a.query.data);
+		map_check(maps + 1, &dense_maps[1], a.key.data);
+		map_check(maps + 2, &dense_maps[2], a.value.data);
+		ck_assert(map_is(&l->maps.query, maps) && map_is(&l->maps.key, maps + 1) &&
+		          map_is(&l->maps.value, maps + 2) && map_is(&l->maps.dout, -1));
+	}
+	const int maps = s->maps;
+	ck_assert_msg(!launch(B, &a, fake.stream(kernel.primary)), "%s", error.message);
+	const struct fake_launch *l = &s->launch[s->launches - 1];
+	ck_assert_int_eq(l->maps_before - maps, 4);
+	map_check(maps, &dense_maps[3], a.dout.data); /* in the order of the recipe */
+	map_check(maps + 3, &dense_maps[0], a.query.data);
+	ck_assert(map_is(&l->maps.dout, maps) && map_is(&l->maps.key, maps + 1) && map_is(&l->maps.value, maps + 2) &&
+	          map_is(&l->maps.query, maps + 3));
+}
+END_TEST
+
+START_TEST(kernels_without_maps_get_zeros)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	const struct fagen_abi_maps none = {0};
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
+	ck_assert_int_eq(fake.state->maps, 0);
+	ck_assert_mem_eq(&fake.state->launch[0].maps, &none, sizeof none);
+}
+END_TEST
+
+/* [b][s][h][d] of one tensor with everything in it, a broadcast, single entries with strides that no map takes, and head
+ * dims that are no multiple of anything. */
+START_TEST(maps_of_unusual_layouts)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	const struct fake_cuda *s = fake.state;
+	const int64_t row = 8 * 64 + 4 * 64 + 4 * 96;
+	mapped_open();
+	a.query.stride_seq = a.key.stride_seq = a.value.stride_seq = row;
+	a.query.stride_head = a.key.stride_head = 64, a.value.stride_head = 96;
+	a.query.stride_batch = 200 * row, a.key.stride_batch = a.value.stride_batch = 0;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	map_check(0, &(struct map_want){"query", {64, 200, 8, 2}, {2 * row, 128, 400 * row}, 128}, a.query.data);
+	map_check(1, &(struct map_want){"key", {64, 300, 4, 2}, {2 * row, 128, 0}, 176}, a.key.data);
+	map_check(2, &(struct map_want){"value", {96, 300, 4, 2}, {2 * row, 192, 0}, 256}, a.value.data);
+	/* The largest stride that a map takes. */
+	a.key.stride_batch = (INT64_C(1) << 39) - 8;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert_uint_eq(s->map[4].stride[2], (UINT64_C(1) << 40) - 16);
+
+	a = args_of(1, 1, 1, 1, 1);
+	spec.spec.head_dim_qk = 20;
+	spec.spec.head_dim_v = 8;
+	fagen_tensor *const tensors[] = {&a.query, &a.key, &a.value};
+	for (int i = 0; i < 3; i++)
+		*tensors[i] = (fagen_tensor){tensors[i]->data, -3, INT64_MIN, INT64_MAX};
+	const int maps = s->maps;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	map_check(maps, &(struct map_want){"query", {20, 1, 1, 1}, {48, 48, 48}, 128}, a.query.data);
+	map_check(maps + 1, &(struct map_want){"key", {20, 1, 1, 1}, {48, 48, 48}, 176}, a.key.data);
+	map_check(maps + 2, &(struct map_want){"value", {8, 1, 1, 1}, {16, 16, 16}, 256}, a.value.data);
+}
+END_TEST
+
+START_TEST(maps_of_packed_tensors)
+{
+	fagen_args a = packed_args();
+	mapped_open();
+	spec.spec.layout = LAYOUT_PACKED;
+	a.query.stride_batch = -1; /* ignored */
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	map_check(0, &(struct map_want){"query", {64, 200, 8, 1}, {128, 200 * 128, 128}, 128}, a.query.data);
+	map_check(1, &(struct map_want){"key", {64, 300, 4, 1}, {128, 300 * 128, 128}, 176}, a.key.data);
+	map_check(2, &(struct map_want){"value", {96, 300, 4, 1}, {192, 300 * 192, 192}, 256}, a.value.data);
+	ck_assert_uint_eq(fake.state->launch[0].grid, 8 * (200 / 128 + 3));
+}
+END_TEST
+
+START_TEST(empty_operands_have_no_map)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 0);
+	mapped_open();
+	a.key.data = a.value.data = NULL;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert_int_eq(fake.state->maps, 1);
+	const struct fake_launch *l = &fake.state->launch[0];
+	ck_assert(map_is(&l->maps.query, 0) && map_is(&l->maps.key, -1) && map_is(&l->maps.value, -1));
+	/* Nothing to do: nothing is encoded or cleared. */
+	static const int64_t shape[][3] = {{2, 8, 0}, {0, 8, 200}, {2, 0, 200}};
+	for (int i = 0; i < 3; i++) {
+		const int calls = fake.state->calls;
+		a = args_of(shape[i][0], shape[i][1], shape[i][1] / 2, shape[i][2], 300);
+		ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+		ck_assert_int_eq(fake.state->calls, calls);
+	}
+}
+END_TEST
+
+START_TEST(a_persistent_launch_clears_its_queue)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	const struct fake_cuda *s = fake.state;
+	struct fagen_abi abi;
+	size_t bytes = 0;
+	mapped_open();
+	ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_OK);
+	ck_assert_uint_eq(bytes, 256);
+	static const struct {
+		int64_t rows;
+		unsigned int grid;
+	} want[] = {{200, 2 * 8 * 2}, {1024, 2 * 8 * 8}, {1025, SMS}, {1 << 20, SMS}};
+	for (int i = 0; i < 4; i++) {
+		a = args_of(2, 8, 4, want[i].rows, 300);
+		ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+		memcpy(&abi, s->launch[i].params, sizeof abi);
+		ck_assert_uint_eq(s->launch[i].grid, want[i].grid);
+		ck_assert_uint_eq(s->launch[i].threads, 384);
+		ck_assert_uint_eq(s->launch[i].smem, 200000);
+		ck_assert_int_eq(s->memsets, i + 1);
+		ck_assert_int_eq(s->memset[i].launches_before, i);
+		ck_assert_uint_eq(s->memset[i].at, (uintptr_t)a.workspace);
+		ck_assert_uint_ge(s->memset[i].words, 1);
+		ck_assert_ptr_eq(s->memset[i].stream, stream);
+		ck_assert_uint_eq(abi.queue, (uintptr_t)a.workspace);
+	}
+	kernel.sms = 7;
+	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+	ck_assert_uint_eq(s->launch[4].grid, 7);
+}
+END_TEST
+
+static const struct row unmapped[] = {
+	{F, 16, 0, AT(value.stride_batch), -9600, "value.stride_batch", "get a kernel with problem.align = 2"},
+	{F, 16, 0, AT(query.stride_seq), -64, "query.stride_seq", "is -64 elements"},
+	{F, 16, 0, AT(key.stride_head), INT64_C(1) << 39, "key.stride_head", "0 to below 2^39"},
+	{B, 16, 0, AT(dout.stride_head), -19200, "dout.stride_head", "tensor map"},
+};
+
+START_TEST(strides_that_no_map_takes)
+{
+	const struct row *r = &unmapped[_i];
+	fagen_args a;
+	row_apply(&a, r);
+	mapped_open();
+	const int calls = fake.state->calls;
+	ck_assert_int_eq(launch(r->pass, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, r->field);
+	ck_assert_msg(strstr(error.message, r->says) != NULL, "\"%s\" is not in: %s", r->says, error.message);
+	ck_assert_int_eq(fake.state->calls, calls);
+	kernel_open(16, 0); /* other kernels take them */
+	ck_assert_msg(!launch(r->pass, &a, fake.stream(kernel.primary)), "%s", error.message);
+}
+END_TEST
+
+START_TEST(drivers_without_tensor_maps)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	((struct cuda_calls *)driver_calls(runtime.driver))->cuTensorMapEncodeTiled = NULL;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK); /* who needs none runs */
+	mapped_open();
+	const int calls = fake.state->calls;
+	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_ERROR_DRIVER);
+	ck_assert_ptr_nonnull(strstr(error.message, "CUDA 12.0 or later"));
+	ck_assert_ptr_nonnull(strstr(error.message, "kernel fwd"));
+	ck_assert_ptr_nonnull(strstr(error.message, "problem.align = 2"));
+	ck_assert_int_eq(fake.state->calls, calls);
+}
+END_TEST
+
+START_TEST(a_map_that_the_driver_refuses)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	mapped_open();
+	fake.state->fail_at = fake.state->calls + 2;
+	fake.state->fail_result = 1;
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_ERROR_DRIVER);
+	ck_assert_int_eq(fake.state->failed_call, FAKE_cuTensorMapEncodeTiled);
+	ck_assert_int_eq(error.cuda_result, 1);
+	ck_assert_str_eq(error.field, "key");
+	ck_assert_ptr_nonnull(strstr(error.message, "that of key: 64 columns, 300 rows, 4 heads, batch 2"));
+	ck_assert_int_eq(fake.state->launches + fake.state->memsets + fake.state->pushes, 0);
+}
+END_TEST
+
 /* ---- contexts ---- */
 
 START_TEST(a_real_stream_needs_no_context_call)
@@ -945,6 +1205,8 @@ START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
 	fagen_args a = args_of(2, 8, 4, 200, 300);
 	fagen_input in[INPUTS];
 	cu_stream stream = fake.stream(kernel.primary);
+	if (_i)
+		mapped_open();
 	spec_inputs();
 	inputs_of(in);
 	a.inputs = in;
@@ -1069,10 +1331,19 @@ Suite *suite(void)
 	tcase_add_test(t, inputs_are_given_once_each);
 	tcase_add_test(t, empty_inputs_may_be_null);
 	tcase_add_test(t, gradients_never_overlap);
+	tcase_add_test(t, maps_are_the_second_parameter);
+	tcase_add_test(t, kernels_without_maps_get_zeros);
+	tcase_add_test(t, maps_of_unusual_layouts);
+	tcase_add_test(t, maps_of_packed_tensors);
+	tcase_add_test(t, empty_operands_have_no_map);
+	tcase_add_test(t, a_persistent_launch_clears_its_queue);
+	tcase_add_loop_test(t, strides_that_no_map_takes, 0, sizeof unmapped / sizeof *unmapped);
+	tcase_add_test(t, drivers_without_tensor_maps);
+	tcase_add_test(t, a_map_that_the_driver_refuses);
 	tcase_add_test(t, a_real_stream_needs_no_context_call);
 	tcase_add_test(t, the_current_context_is_kept);
 	tcase_add_test(t, every_failing_call_is_reported_and_undone);
-	tcase_add_test(t, a_launch_takes_no_lock_and_allocates_nothing);
+	tcase_add_loop_test(t, a_launch_takes_no_lock_and_allocates_nothing, 0, 2); /* without and with tensor maps */
 	tcase_add_test(t, opening_without_memory);
 	tcase_add_test(t, struct_size_rules);
 	tcase_add_test(t, the_error_object_is_optional_and_never_overrun);

@@ -128,7 +128,7 @@ START_TEST(kernels_before)
 		const int m = best(&plan)->tile_m, n = best(&plan)->tile_n;
 		const struct recipe_kernel *rows = kernel_find(&plan, "fagen_bounds_rows"),
 					   *cols = kernel_find(&plan, "fagen_bounds_cols");
-		const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false};
+		const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false, 132};
 		ck_assert(rows && cols && rows->threads == 128 && cols->threads == 128);
 		ck_assert_int_eq(recipe_grid_size(rows, &shape), 2 * 6 * ((1000 + m - 1) / m));
 		ck_assert_int_eq(recipe_grid_size(cols, &shape), 2 * 6 * ((700 + n - 1) / n));
@@ -142,7 +142,7 @@ START_TEST(kernels_before)
 	spec = spec_plain(64, 64);
 	spec.blocks = (struct blocks){.source = BLOCKS_LISTS, .size_q = 64, .size_k = 128};
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
-	const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false};
+	const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false, 132};
 	ck_assert_int_eq(recipe_grid_size(kernel_find(&plan, "fagen_blocks"), &shape), 2 * 6 * 16);
 	ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "blocks"), &shape), (2 * 6 * 16 * 6 + 255) / 256 * 256);
 	for (int pass = 0; pass < PASS_COUNT; pass++) { /* the naive kernels read the same bitmap */
@@ -175,8 +175,8 @@ START_TEST(gradients_of_inputs)
 	ck_assert_ptr_null(kernel_find(&plan, "fagen_input_grad_cols"));
 	ck_assert_int_eq(piece_find(&plan, "grad_partial")->unit, 32);
 	/* Gradients without a query are cleared by a kernel, and by it alone. */
-	const struct recipe_shape no_queries = {2, 6, 6, 0, 1024, 0, 0, false},
-				  no_batch = {0, 6, 6, 1024, 1024, 0, 0, false};
+	const struct recipe_shape no_queries = {2, 6, 6, 0, 1024, 0, 0, false, 132},
+				  no_batch = {0, 6, 6, 1024, 1024, 0, 0, false, 132};
 	for (int i = 0; i < plan.recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan.recipe.kernel[i];
 		const bool clears = strcmp(k->entry, "fagen_input_grad_clear") == 0;

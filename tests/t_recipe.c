@@ -207,6 +207,12 @@ static struct recipe recipe_random(void)
 	r.kv_group = (int)rng_in(0, 64);
 	r.kernel_count = (int)rng_in(0, RECIPE_KERNELS_MAX);
 	r.piece_count = (int)rng_in(0, RECIPE_PIECES_MAX);
+	r.map_count = (int)rng_in(0, 4);
+	for (int i = 0, first = (int)rng_in(0, 3); i < r.map_count; i++) {
+		static const char *const names[] = {"query", "key", "value", "dout"};
+		strcpy(r.map[i].name, names[(first + i) % 4]);
+		r.map[i].rows = (int)rng_in(1, 256);
+	}
 	for (int i = 0; i < r.kernel_count; i++) {
 		struct recipe_kernel *k = &r.kernel[i];
 		const int len = (int)rng_in(1, RECIPE_NAME_MAX - 1);
@@ -266,6 +272,20 @@ START_TEST(recipe_refuses)
 		"kernel aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa grid scores tile 64 threads 128 smem_bytes 1\n",
 		"piece delta size rows tile 64 unit 0 zeroed 2\n",
 		"piece delta size columns tile 64 unit 0 zeroed 1\n",
+		"map out rows 64\n",
+		"map quer rows 64\n",
+		"map querys rows 64\n",
+		"map  rows 64\n",
+		"map query 64\n",
+		"map query rows 0\n",
+		"map query rows 257\n",
+		"map query rows 064\n",
+		"map query rows 64 more\n",
+		"map query rows 64",
+		"map key rows 64\nmap query rows 64\nmap key rows 128\n",
+		"map key rows 1\nmap query rows 1\nmap dout rows 1\nmap value rows 1\nmap value rows 1\n",
+		"maps key rows 64\n",
+		"kernel x grid persistant tile 64 threads 128 smem_bytes 0\n",
 		"recipe load_bytes 16 kv_group 1\n",
 		"nonsense\n",
 		"\n",
@@ -297,7 +317,8 @@ START_TEST(recipe_refuses)
 		text.data[rng() % text.len] = (char)rng_in(1, 255);
 		text.data[rng() % text.len] = '\0';
 		if (recipe_parse(&r, text.data, &diag) == 0)
-			ck_assert(r.kernel_count <= RECIPE_KERNELS_MAX && r.piece_count <= RECIPE_PIECES_MAX);
+			ck_assert(r.kernel_count <= RECIPE_KERNELS_MAX && r.piece_count <= RECIPE_PIECES_MAX &&
+			          r.map_count <= RECIPE_MAPS_MAX);
 	}
 	text_free(&text);
 	diag_free(&diag);
@@ -305,7 +326,7 @@ START_TEST(recipe_refuses)
 END_TEST
 
 #define SHAPE(b, hq, hk, sq, sk) \
-	(struct recipe_shape) { b, hq, hk, sq, sk, 0, 0, false }
+	(struct recipe_shape) { b, hq, hk, sq, sk, 0, 0, false, 132 }
 
 START_TEST(grid_counts)
 {
@@ -316,7 +337,8 @@ START_TEST(grid_counts)
 		                               .seqlen_q = rng_in(0, 700),
 		                               .seqlen_k = rng_in(0, 700),
 		                               .total_q = rng_in(0, 700), /* says nothing here */
-		                               .total_k = rng_in(0, 700)};
+		                               .total_k = rng_in(0, 700),
+		                               .sms = rng_in(1, 200)};
 		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200),
 		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1)};
 		int64_t tiles_q = 0, tiles_k = 0;
@@ -327,7 +349,8 @@ START_TEST(grid_counts)
 		const int64_t heads = s.batch * s.heads_q;
 		const int64_t expected[GRID_COUNT] = {tiles_q * heads, tiles_q * heads > 0 ? tiles_q * heads : 1,
 		                                      tiles_k * s.heads_kv * s.batch, tiles_k * heads,
-		                                      tiles_q * tiles_k * heads};
+		                                      tiles_q * tiles_k * heads,
+		                                      tiles_q * heads < s.sms ? tiles_q * heads : s.sms};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
 		const struct recipe_piece p = {.tile = (int)rng_in(0, 200),
@@ -336,7 +359,7 @@ START_TEST(grid_counts)
 		int64_t rows = s.seqlen_q;
 		while (p.tile > 0 && rows % p.tile != 0)
 			rows++;
-		if (p.size >= SIZE_TILES_Q && (p.tile == 0 || (p.size == SIZE_BLOCKS && p.unit == 0))) {
+		if (p.size >= SIZE_TILES_Q && p.size <= SIZE_BLOCKS && (p.tile == 0 || (p.size == SIZE_BLOCKS && p.unit == 0))) {
 			ck_assert_int_eq(recipe_piece_bytes(&p, &s), -1);
 			continue;
 		}
@@ -349,7 +372,8 @@ START_TEST(grid_counts)
 			blocks++;
 		int64_t bytes[SIZE_COUNT] = {
 			4 * heads * rows,          4 * heads * rows * p.unit,   4 * heads * s.seqlen_q * s.seqlen_k,
-			4 * heads * down * p.unit, 4 * heads * across * p.unit, heads * down * blocks};
+			4 * heads * down * p.unit, 4 * heads * across * p.unit, heads * down * blocks,
+			4 * p.unit};
 		while (bytes[p.size] % 256 != 0)
 			bytes[p.size]++;
 		ck_assert_int_eq(recipe_piece_bytes(&p, &s), bytes[p.size]);
@@ -377,11 +401,14 @@ START_TEST(packed_room)
 		                               .seqlen_k = longest,
 		                               .total_q = first,
 		                               .total_k = first,
-		                               .packed = true};
+		                               .packed = true,
+		                               .sms = rng_in(1, 400)};
 		struct recipe_kernel k = {.tile = (int)tile, .grid = GRID_QUERY_TILES};
 		const int64_t room = first ? first / tile + batch : 0;
 		ck_assert_int_ge(first ? room : next, next);
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
+		k.grid = GRID_PERSISTENT;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room < s.sms ? 6 * room : s.sms);
 		k.grid = GRID_KEY_TILES;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room);
 		k.grid = GRID_KEY_TILES_Q;
@@ -406,6 +433,12 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 		ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(0, big, big, big, big)), grid == GRID_QUERY_TILES_1);
 		ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, -1, -1)), -1);
 	}
+	k.grid = GRID_PERSISTENT; /* refused where the tiles could not be counted in 31 bits, however few CTAs */
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), 132);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 2, 1, INT32_MAX, 1)), -1);
+	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
+	none.sms = 0;
+	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);
 	k.tile = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, 1, 1)), -1);
 	struct recipe_piece p = {.tile = 128, .unit = 128, .size = SIZE_ROWS_QK};
@@ -413,10 +446,17 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(8300, 16, 16, 1, 1)), 8300LL * 16 * 128 * 128 * 4);
 	for (int size = 0; size < SIZE_COUNT; size++) {
 		p.size = (enum recipe_size)size;
-		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, big, big, big, big)), -1);
-		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, 0, 0, big - 1000, big)), 0);
+		const bool fixed = size == SIZE_LAUNCH;
+		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, big, big, big, big)), fixed ? 512 : -1);
+		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, 0, 0, big - 1000, big)), fixed ? 512 : 0);
 		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(1, 1, 1, INT64_MIN, 1)), -1);
 	}
+	p = (struct recipe_piece){.unit = 1, .size = SIZE_LAUNCH};
+	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(0, 0, 0, 0, 0)), 256);
+	p.unit = INT32_MAX;
+	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(1, 1, 1, 1, 1)), INT64_C(4) << 31);
+	p.unit = 0;
+	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(1, 1, 1, 1, 1)), 0);
 }
 END_TEST
 

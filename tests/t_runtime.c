@@ -42,6 +42,13 @@ SAME(CU_ATTRIBUTE_CC_MINOR, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
 SAME(CU_ATTRIBUTE_SMEM_OPTIN, CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN);
 SAME(CU_KERNEL_MAX_DYNAMIC_SMEM, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES);
 SAME(CU_CAPTURE_RELAXED, CU_STREAM_CAPTURE_MODE_RELAXED);
+SAME(CU_TENSOR_UINT16, CU_TENSOR_MAP_DATA_TYPE_UINT16);
+SAME(CU_TENSOR_INTERLEAVE_NONE, CU_TENSOR_MAP_INTERLEAVE_NONE);
+SAME(CU_TENSOR_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_128B);
+SAME(CU_TENSOR_L2_256B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
+SAME(CU_TENSOR_FILL_ZEROS, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+SAME(sizeof(struct fagen_abi_map), sizeof(CUtensorMap));
+SAME(_Alignof(struct fagen_abi_map), _Alignof(CUtensorMap));
 /* Equal names of the handles' tags and equal widths make each pointer of the table the toolkit's own prototype. */
 #define CUDA_CALL(symbol, parameters)                                                                            \
 	_Static_assert(                                                                                          \
