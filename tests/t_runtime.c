@@ -48,7 +48,6 @@ SAME(CU_TENSOR_SWIZZLE_128B, CU_TENSOR_MAP_SWIZZLE_128B);
 SAME(CU_TENSOR_L2_256B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B);
 SAME(CU_TENSOR_FILL_ZEROS, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 SAME(sizeof(struct fagen_abi_map), sizeof(CUtensorMap));
-SAME(_Alignof(struct fagen_abi_map), _Alignof(CUtensorMap));
 /* Equal names of the handles' tags and equal widths make each pointer of the table the toolkit's own prototype. */
 #define CUDA_CALL(symbol, parameters)                                                                            \
 	_Static_assert(                                                                                          \
