@@ -5,8 +5,8 @@
 
 #include "gen/recipe.h"
 
-static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
-                                                   "scores", "persistent"};
+static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles",
+                                                   "key_tiles_q", "scores",        "persistent"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
                                                    "tiles_k", "blocks",  "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
@@ -251,8 +251,7 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 {
 	if (shape_negative(shape) || piece->tile < 0 || piece->unit < 0)
 		return -1;
-	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4, batch = shape->batch,
-		heads = shape->heads_q;
+	int64_t rows = shape->seqlen_q, per_row = piece->unit, bytes = 4, batch = shape->batch, heads = shape->heads_q;
 	switch (piece->size) {
 	case SIZE_ROWS:
 		if (piece->tile > 1 && __builtin_mul_overflow(tiles_of(rows, piece->tile), (int64_t)piece->tile, &rows))

@@ -73,8 +73,9 @@ typedef struct fagen_problem {
 } fagen_problem;
 
 /* A tensor [batch][head][seq][dim] on the device. Strides count elements and may be anything, negative and zero
- * included for inputs; dim has stride 1. Strides of dimensions of size 1 are ignored. In a packed layout it is
- * [total][head][dim]: stride_seq leads from one row of the total to the next, stride_batch is ignored. */
+ * included for inputs (with align 16 a kernel may refuse negative ones, and say so); dim has stride 1. Strides of
+ * dimensions of size 1 are ignored. In a packed layout it is [total][head][dim]: stride_seq leads from one row of the
+ * total to the next, stride_batch is ignored. */
 typedef struct fagen_tensor {
 	void *data;
 	int64_t stride_batch, stride_head, stride_seq;

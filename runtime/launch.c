@@ -53,8 +53,16 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 	if (packed && (count_check("total_q", a->total_q, f) || count_check("total_k", a->total_k, f)))
 		return -1;
 	*shape = (struct recipe_shape){
-		a->batch, hq, hk, a->seqlen_q, a->seqlen_k, packed ? a->total_q : 0, packed ? a->total_k : 0, packed,
-		k->sms};
+		.batch = a->batch,
+		.heads_q = hq,
+		.heads_kv = hk,
+		.seqlen_q = a->seqlen_q,
+		.seqlen_k = a->seqlen_k,
+		.total_q = packed ? a->total_q : 0,
+		.total_k = packed ? a->total_k : 0,
+		.packed = packed,
+		.sms = k->sms,
+	};
 	return 0;
 }
 

@@ -14,8 +14,8 @@ struct mapped {
 	const char *name;
 	const struct fagen_abi_tensor *tensor;
 	struct fagen_abi_map *map;
-	uint64_t size[RANK];         /* columns, rows, heads, batch */
-	uint64_t stride[RANK - 1];   /* bytes, of rows, heads, batch */
+	uint64_t size[RANK];       /* columns, rows, heads, batch */
+	uint64_t stride[RANK - 1]; /* bytes, of rows, heads, batch */
 };
 
 static void mapped_find(struct mapped *m, struct fagen_abi_maps *maps, const char *name, const struct fagen_abi *abi,
@@ -82,13 +82,13 @@ static int map_encode(struct mapped *m, int rows, const struct driver *d, struct
 	if (!r)
 		return 0;
 	driver_fail(d, f, r, "Encoding a tensor map (cuTensorMapEncodeTiled)");
-	return fault_fail(f, FAGEN_ERROR_DRIVER, m->name,
-	                  "It was that of %s: %llu columns, %llu rows, %llu heads, batch %llu, with strides of %llu, %llu "
-	                  "and %llu bytes, in boxes of %d rows. A kernel got with problem.align = 2 needs none.",
-	                  m->name, (unsigned long long)m->size[0], (unsigned long long)m->size[1],
-	                  (unsigned long long)m->size[2], (unsigned long long)m->size[3],
-	                  (unsigned long long)m->stride[0], (unsigned long long)m->stride[1],
-	                  (unsigned long long)m->stride[2], rows);
+	return fault_fail(
+		f, FAGEN_ERROR_DRIVER, m->name,
+		"It was that of %s: %llu columns, %llu rows, %llu heads, batch %llu, with strides of %llu, %llu "
+		"and %llu bytes, in boxes of %d rows. A kernel got with problem.align = 2 needs none.",
+		m->name, (unsigned long long)m->size[0], (unsigned long long)m->size[1], (unsigned long long)m->size[2],
+		(unsigned long long)m->size[3], (unsigned long long)m->stride[0], (unsigned long long)m->stride[1],
+		(unsigned long long)m->stride[2], rows);
 }
 
 int maps_fill(struct fagen_abi_maps *maps, const struct recipe *recipe, const struct fagen_abi *abi,
@@ -96,7 +96,7 @@ int maps_fill(struct fagen_abi_maps *maps, const struct recipe *recipe, const st
 {
 	const struct driver *d = k->runtime->driver;
 	struct mapped mapped[RECIPE_MAPS_MAX] = {{0}};
-	const int version = recipe->map_count ? driver_version(d) : 0;
+	const int version = driver_version(d);
 	if (recipe->map_count && !driver_calls(d)->cuTensorMapEncodeTiled)
 		return fault_fail(
 			f, FAGEN_ERROR_DRIVER, NULL,

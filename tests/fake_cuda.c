@@ -428,9 +428,11 @@ static int map_ok(const struct fake_map *m, const void *to)
 {
 	int ok = m->type == 1 && m->rank == 4 && !((size_t)to % 64) && m->address && !((size_t)m->address % 16);
 	for (int i = 0; i < 4; i++)
-		ok = ok && m->size[i] && m->size[i] <= (uint64_t)1 << 32 && m->box[i] && m->box[i] <= 256 && m->step[i] &&
-		     m->step[i] <= 8 && (i == 3 || (m->stride[i] % 16 == 0 && m->stride[i] < (uint64_t)1 << 40));
-	return ok && m->box[0] * 2 <= 128 && m->interleave == 0 && m->swizzle == 3 && m->l2_promotion <= 3 && m->fill <= 1;
+		ok = ok && m->size[i] && m->size[i] <= (uint64_t)1 << 32 && m->box[i] && m->box[i] <= 256 &&
+		     m->step[i] && m->step[i] <= 8 &&
+		     (i == 3 || (m->stride[i] % 16 == 0 && m->stride[i] < (uint64_t)1 << 40));
+	return ok && m->box[0] * 2 <= 128 && m->interleave == 0 && m->swizzle == 3 && m->l2_promotion <= 3 &&
+	       m->fill <= 1;
 }
 
 /* Needs no context, and is safe in a capture. */

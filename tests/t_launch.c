@@ -64,8 +64,7 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 		                 0);
 	}
 	for (int p = 0; p < recipe->piece_count; p++)
-		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta")
-		                               ? offsetof(struct fagen_abi, delta)
+		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta") ? offsetof(struct fagen_abi, delta)
 		                       : !strcmp(recipe->piece[p].name, "queue")
 		                               ? offsetof(struct fagen_abi, queue)
 		                               : offsetof(struct fagen_abi, dquery_accum);

@@ -347,8 +347,10 @@ START_TEST(grid_counts)
 		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
 			tiles_k++;
 		const int64_t heads = s.batch * s.heads_q;
-		const int64_t expected[GRID_COUNT] = {tiles_q * heads, tiles_q * heads > 0 ? tiles_q * heads : 1,
-		                                      tiles_k * s.heads_kv * s.batch, tiles_k * heads,
+		const int64_t expected[GRID_COUNT] = {tiles_q * heads,
+		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
+		                                      tiles_k * s.heads_kv * s.batch,
+		                                      tiles_k * heads,
 		                                      tiles_q * tiles_k * heads,
 		                                      tiles_q * heads < s.sms ? tiles_q * heads : s.sms};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
@@ -359,7 +361,8 @@ START_TEST(grid_counts)
 		int64_t rows = s.seqlen_q;
 		while (p.tile > 0 && rows % p.tile != 0)
 			rows++;
-		if (p.size >= SIZE_TILES_Q && p.size <= SIZE_BLOCKS && (p.tile == 0 || (p.size == SIZE_BLOCKS && p.unit == 0))) {
+		if (p.size >= SIZE_TILES_Q && p.size <= SIZE_BLOCKS &&
+		    (p.tile == 0 || (p.size == SIZE_BLOCKS && p.unit == 0))) {
 			ck_assert_int_eq(recipe_piece_bytes(&p, &s), -1);
 			continue;
 		}
@@ -370,10 +373,13 @@ START_TEST(grid_counts)
 			across++;
 		for (int64_t n = 0; p.unit > 0 && n < s.seqlen_k; n += p.unit)
 			blocks++;
-		int64_t bytes[SIZE_COUNT] = {
-			4 * heads * rows,          4 * heads * rows * p.unit,   4 * heads * s.seqlen_q * s.seqlen_k,
-			4 * heads * down * p.unit, 4 * heads * across * p.unit, heads * down * blocks,
-			4 * p.unit};
+		int64_t bytes[SIZE_COUNT] = {4 * heads * rows,
+		                             4 * heads * rows * p.unit,
+		                             4 * heads * s.seqlen_q * s.seqlen_k,
+		                             4 * heads * down * p.unit,
+		                             4 * heads * across * p.unit,
+		                             heads * down * blocks,
+		                             4 * p.unit};
 		while (bytes[p.size] % 256 != 0)
 			bytes[p.size]++;
 		ck_assert_int_eq(recipe_piece_bytes(&p, &s), bytes[p.size]);
