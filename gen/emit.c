@@ -49,6 +49,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"TILE_N", "int", tile->tile_n, 0, "keys of a tile"},
 		{"WARPS", "int", tile->warps, 0, "warps of a CTA"},
 		{"THREADS", "int", 32 * tile->warps, 0, "threads of a CTA"},
+		{"WALK_WARPS", "int", tile->walk_warps, 0, "warps that walk the tiles together"},
 		{"STAGES", "int", tile->stages, 0, "buffers of the streamed tiles"},
 		{"LOAD_BYTES", "int", plan->recipe.load_bytes, 0, "alignment of every row: 16, or 2 for any"},
 		{"KV_GROUP", "int", spec->kv_group, 0, "query heads per key/value head; 0: taken at launch"},
@@ -56,6 +57,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"SOFTMAX_SCALE", "float", 0, spec->softmax_scale, "multiplies q.k"},
 		{"LOGIT_SCALE", "float", 0, program_logit_scale(spec, program),
 	         "logit in base 2 = LOGIT_SCALE * score(q.k)"},
+		{"QUEUE", "bool", tile->queue, 0, "persistent CTAs take items from p.queue"},
 		{"WRITE_LSE", "bool", (spec->outputs & OUTPUT_LSE) != 0, 0, "forward writes lse"},
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},
 		{"SMEM_BYTES", "int", tile->smem_bytes, 0, "dynamic shared memory"},
@@ -152,6 +154,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 {
 	char skeleton[RECIPE_NAME_MAX + 4];
 	snprintf(skeleton, sizeof skeleton, "%s.cu", plan->templ);
+	const bool hopper = strncmp(plan->templ, "sm90/", 5) == 0;
 	const struct {
 		const char *name;
 		bool wanted;
@@ -163,6 +166,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"stream.h", true},
 	             {"inputs.h", true},
 	             {"walk.h", true},
+	             {"sm90/ptx.h", hopper},
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
 	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
 	             {skeleton, true},
@@ -178,6 +182,8 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 			goto out;
 	text_puts(&source, "#line 1 \"program\"\n");
 	source_program(&source, spec, program);
+	if (hopper)
+		wgmma_print(&source, spec, &plan->candidate[plan->chosen]);
 	for (size_t i = 0; i < sizeof after / sizeof *after; i++)
 		if (after[i].wanted && template_add(&source, after[i].name, templates_dir, diag))
 			goto out;

@@ -133,6 +133,10 @@ void grads_print(struct text *, struct emit *);     /* where gradients of inputs
 void class_print(struct text *, struct emit *);
 void blocks_print(struct text *, struct emit *);
 
+/* ---- emit_wgmma.c: wgmma_ss for S, wgmma_rs for O ---- */
+
+void wgmma_print(struct text *, const struct spec *, const struct candidate *);
+
 /* ---- emit_program.c ---- */
 
 /* LOGIT_SCALE times the emitted score is the logit in base 2. */

@@ -401,6 +401,7 @@ struct staging program_staging(const struct program *, const struct spec *, int 
 
 enum {
 	CANDIDATES_MAX = 96,
+	OTHERS_MAX = 2,
 	SMEM_TERMS_MAX = 12,
 	REASON_MAX = 120
 };
@@ -414,6 +415,8 @@ extern const char *const cost_names[COST_COUNT];
 
 struct candidate {
 	int tile_m, tile_n, warps, stages;
+	int walk_warps;           /* those of them that walk the tiles */
+	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
 	int smem_term_count;
 	struct smem_term smem_term[SMEM_TERMS_MAX];
 	int smem_bytes;
@@ -439,6 +442,12 @@ struct plan {
 	char templ[RECIPE_NAME_MAX];   /* template folder/file without suffix: "sm80/fwd" */
 	int candidate_count, chosen;
 	struct candidate candidate[CANDIDATES_MAX]; /* in the order enumerated */
+	int other_count;               /* templates that would serve too, or cannot */
+	struct other_template {
+		char templ[RECIPE_NAME_MAX];
+		double time_us;            /* predicted for its best tile */
+		char reason[REASON_MAX];   /* why it cannot; empty: it can */
+	} other[OTHERS_MAX];
 	double standard_bytes;         /* HBM bytes of standard attention, scores in memory (the naive kernels) */
 	double useful_flop;            /* of the visible cells alone: what TFLOP/s are counted from */
 	struct recipe recipe;

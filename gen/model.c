@@ -1,6 +1,7 @@
 #include "gen/model.h"
 
 const struct template_model *const template_table[] = {
+	&model_sm90_fwd,
 	&model_sm80_fwd,
 	&model_sm80_bwd,
 	&model_naive_fwd,
@@ -8,14 +9,14 @@ const struct template_model *const template_table[] = {
 };
 const int template_count = sizeof template_table / sizeof *template_table;
 
-const struct template_model *template_find(enum pass pass, const struct target *target, bool naive)
+int templates_find(const struct template_model *row[TEMPLATES_MAX], enum pass pass, const struct target *target, bool naive)
 {
-	const struct template_model *best = NULL;
+	int count = 0;
 	for (int i = 0; i < template_count; i++) {
-		const struct template_model *row = template_table[i];
-		if (row->pass == pass && row->naive == naive && row->cc_min <= target->cc &&
-		    (row->cc_max == 0 || target->cc <= row->cc_max) && (best == NULL || row->cc_min > best->cc_min))
-			best = row;
+		const struct template_model *t = template_table[i];
+		if (t->pass == pass && t->naive == naive && t->cc_min <= target->cc &&
+		    (t->cc_max == 0 || target->cc <= t->cc_max) && count < TEMPLATES_MAX)
+			row[count++] = t;
 	}
-	return best;
+	return count;
 }

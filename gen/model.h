@@ -11,7 +11,8 @@ struct template_model {
 	bool naive;         /* never searched: the comparator */
 	const char *main;   /* entry of the kernel that `shape` speaks of */
 	int cc_min;         /* runs on targets of at least this compute capability */
-	int cc_max;         /* and at most this one; 0: no end. Of the rows that fit, the highest cc_min serves. */
+	int cc_max;         /* and at most this one; 0: no end */
+	int align_min;      /* rows must be aligned to as many bytes; 0: any */
 	/* Writes at most `max` tiles to try for this spec; returns how many. */
 	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct program *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
@@ -27,12 +28,13 @@ struct template_model {
 	               const struct target *);
 };
 
-extern const struct template_model model_sm80_fwd, model_sm80_bwd, model_naive_fwd, model_naive_bwd;
+extern const struct template_model model_sm90_fwd, model_sm80_fwd, model_sm80_bwd, model_naive_fwd, model_naive_bwd;
 extern const struct template_model *const template_table[];
 extern const int template_count;
 
-/* The row that serves a pass on a target; NULL: none. */
-const struct template_model *template_find(enum pass, const struct target *, bool naive);
+/* Rows that serve a pass on a target, native ones first: at most TEMPLATES_MAX. */
+enum { TEMPLATES_MAX = OTHERS_MAX + 1 };
+int templates_find(const struct template_model *row[TEMPLATES_MAX], enum pass, const struct target *, bool naive);
 /* plan_make and plan_naive with a given row. */
 int MUST_USE plan_with(struct plan *, const struct template_model *, const struct spec *, const struct program *,
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
@@ -47,6 +49,7 @@ void smem_inputs_add(struct candidate *, const struct program *, const struct sp
 /* Bytes of templates/walk.h: of struct WalkShared, and of `count` structs Visit. */
 int walk_bytes(const struct spec *, const struct program *, int warps);
 int visit_bytes(const struct program *, const struct candidate *, int count);
+int note_bytes(const struct program *, const struct candidate *); /* of struct Note of the sm90 templates */
 /* For `legal`: does a tile touch no more blocks of the layout than it has bits for? */
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *, const struct program *);
 /* For `recipe`: kernels that come before the main ones, and their workspace. */
@@ -54,6 +57,7 @@ void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
 void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int tile, int threads, int smem_bytes);
 void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
+void recipe_map_add(struct recipe *, const char *name, int rows);
 
 /* What the expressions of one cell cost: lane operations, ex2 results, and bytes of shared memory. */
 struct cell_cost { double alu, exp, smem; };

@@ -53,6 +53,11 @@ int visit_bytes(const struct program *p, const struct candidate *c, int count)
 	return count * (split ? 16 : 8);
 }
 
+int note_bytes(const struct program *p, const struct candidate *c)
+{
+	return visit_bytes(p, c, 1) == 16 ? 24 : 12; /* a visit and a word, aligned as the visit is */
+}
+
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *t, const struct program *p)
 {
 	const int down = blocks_touched(t->m, p->block_q), across = blocks_touched(t->n, p->block_k);
@@ -78,6 +83,13 @@ void recipe_piece_add(struct recipe *r, const char *name, enum recipe_size size,
 	struct recipe_piece *piece = &r->piece[r->piece_count++];
 	*piece = (struct recipe_piece){.size = size, .tile = tile, .unit = unit};
 	snprintf(piece->name, sizeof piece->name, "%s", name);
+}
+
+void recipe_map_add(struct recipe *r, const char *name, int rows)
+{
+	struct recipe_map *map = &r->map[r->map_count++];
+	*map = (struct recipe_map){.rows = rows};
+	snprintf(map->name, sizeof map->name, "%s", name);
 }
 
 enum { BEFORE_THREADS = 128 };

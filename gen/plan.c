@@ -61,6 +61,7 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
                             const struct tile_request *tile)
 {
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
+	c->walk_warps = c->warps;
 	if (!model->legal(c->reason, tile, spec, program)) {
 		if (c->reason[0] == '\0')
 			snprintf(c->reason, sizeof c->reason, "%s cannot be built with this tile", model->templ);
@@ -178,9 +179,10 @@ static void targets_list(struct text *text, const struct spec *spec, const struc
 	for (int i = 0; i < TARGET_COUNT; i++) {
 		const struct target *target = &target_table[i];
 		const struct device *device = device_for_target(target);
-		const struct template_model *model = template_find(pass, target, naive);
+		const struct template_model *row[TEMPLATES_MAX];
+		const int rows = templates_find(row, pass, target, naive);
 		struct tile_request nearest;
-		if (model && device && tile_nearest(&nearest, model, spec, program, target, device, &any))
+		if (rows && device && tile_nearest(&nearest, row[rows - 1], spec, program, target, device, &any))
 			text_addf(text, "%s%s", text->len ? ", " : "", target->name);
 	}
 }
@@ -280,15 +282,56 @@ int plan_with(struct plan *plan, const struct template_model *model, const struc
 	return 0;
 }
 
+/* What is told of a template that was tried beside the one that serves. */
+static void other_add(struct plan *plan, const struct template_model *model, const struct plan *tried, bool serves)
+{
+	struct other_template *other = &plan->other[plan->other_count++];
+	const struct candidate *telling = candidate_telling(tried);
+	*other = (struct other_template){.time_us = serves ? tried->candidate[tried->chosen].time_us : 0};
+	snprintf(other->templ, sizeof other->templ, "%s", model->templ);
+	if (!serves)
+		snprintf(other->reason, sizeof other->reason, "%s",
+		         tried->problem.align < model->align_min ? "rows are not 16-byte aligned"
+		         : telling                                ? telling->reason
+		                                                  : "the tile asked for is none of its own");
+}
+
+/* Every template that runs on the target is planned for; the fastest serves. */
 static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const struct program *program,
                    const struct target *target, const struct device *device, const struct problem *problem,
                    enum pass pass, struct diag *diag)
 {
-	const struct template_model *model = template_find(pass, target, naive);
-	if (model == NULL)
+	const struct template_model *row[TEMPLATES_MAX];
+	const int rows = templates_find(row, pass, target, naive);
+	if (rows == 0)
 		return diag_fail(diag, "There is no %s template for the %s pass on %s.", naive ? "naive" : "fast",
 		                 pass_names[pass], target->name);
-	return plan_with(plan, model, spec, program, target, device, problem, pass, diag);
+	if (rows == 1)
+		return plan_with(plan, row[0], spec, program, target, device, problem, pass, diag);
+	struct plan *tried = calloc((size_t)rows, sizeof *tried);
+	if (tried == NULL)
+		return diag_fail(diag, "out of memory");
+	bool serves[TEMPLATES_MAX];
+	int best = -1;
+	for (int i = 0; i < rows; i++) {
+		struct diag why = {0}; /* others may still serve */
+		tried[i].problem = *problem;
+		serves[i] = problem->align >= row[i]->align_min &&
+		            plan_with(&tried[i], row[i], spec, program, target, device, problem, pass, &why) == 0;
+		diag_free(&why);
+		if (serves[i] && (best < 0 || tried[i].candidate[tried[i].chosen].time_us <
+		                                      tried[best].candidate[tried[best].chosen].time_us))
+			best = i;
+	}
+	if (best >= 0) {
+		*plan = tried[best];
+		for (int i = 0; i < rows; i++)
+			if (i != best)
+				other_add(plan, row[i], &tried[i], serves[i]);
+	}
+	free(tried);
+	/* The last row is the portable one: it tells why nothing serves. */
+	return best >= 0 ? 0 : plan_with(plan, row[rows - 1], spec, program, target, device, problem, pass, diag);
 }
 
 int plan_make(struct plan *plan, const struct spec *spec, const struct program *program, const struct target *target,

@@ -138,6 +138,15 @@ void plan_print(struct text *text, const struct plan *plan)
 	if (plan->chosen >= 0 && plan->chosen < plan->candidate_count)
 		chosen_print(text, plan, &plan->candidate[plan->chosen]);
 	recipe_table(text, plan);
+	for (int i = 0; i < plan->other_count; i++) {
+		const struct other_template *other = &plan->other[i];
+		text_addf(text, "  %-12s %s: ", i ? "" : "other", other->templ);
+		if (other->reason[0] != '\0')
+			text_puts(text, other->reason);
+		else
+			time_print(text, other->time_us);
+		text_puts(text, other->reason[0] != '\0' ? "\n" : " predicted\n");
+	}
 	candidates_table(text, plan);
 }
 

@@ -81,9 +81,9 @@ int kernel_settle(struct fagen_kernel **, struct fagen_kernel *k, const struct t
 /* ---- launch.c ---- */
 
 /* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
- * launch, but not to a memset (`zeroes`); a stream name (NULL, legacy, per-thread) means the stream of the current
- * context. */
-int context_enter(bool *pushed, const struct fagen_kernel *, cu_stream, bool zeroes, struct fault *);
+ * launch, but not to a memset or the encoding of a tensor map, which want it `current`; a stream name (NULL, legacy,
+ * per-thread) means the stream of the current context. */
+int context_enter(bool *pushed, const struct fagen_kernel *, cu_stream, bool current, struct fault *);
 
 /* Unloads and frees; the driver is left alone when this is a fork of the process that loaded it. */
 void kernel_free(struct fagen_kernel *);

@@ -339,12 +339,12 @@ static int args_take(fagen_args *args, const fagen_args *given, struct fault *f)
 
 /* ---- launching ---- */
 
-int context_enter(bool *pushed, const struct fagen_kernel *k, cu_stream stream, bool zeroes, struct fault *f)
+int context_enter(bool *pushed, const struct fagen_kernel *k, cu_stream stream, bool current, struct fault *f)
 {
 	const struct driver *d = k->runtime->driver;
 	const struct cuda_calls *cu = driver_calls(d);
 	*pushed = false;
-	if (!CU_STREAM_IS_NAME(stream) && !zeroes)
+	if (!CU_STREAM_IS_NAME(stream) && !current)
 		return 0;
 	cu_context context = NULL;
 	cu_device device;
@@ -403,18 +403,18 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 {
 	fagen_args args;
 	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
-	bool some, zeroes = false, pushed;
+	bool some, current = l.pass->recipe.map_count > 0, pushed;
 	if (!l.pass->plan)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel",
 		                  "This kernel has no %s pass: add %s to passes in the spec.", pass_names[pass],
 		                  pass_names[pass]);
 	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || sequences_fill(&l.abi, k, &args, f) ||
 	    tensors_fill(&l, pass, f) || inputs_fill(&l.abi, k, pass, &args, f) || dropout_fill(&l, f) ||
-	    workspace_fill(&l, f) || grids_check(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
+	    grids_check(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
 		return -1;
 	if (!some)
 		return 0;
-	if (maps_fill(&l.maps, &l.pass->recipe, &l.abi, &l.shape, k, f))
+	if (workspace_fill(&l, f))
 		return -1;
 	l.abi.batch = (int)args.batch;
 	l.abi.heads_q = (int)args.heads_q;
@@ -423,10 +423,12 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 	l.abi.seqlen_q = (int)args.seqlen_q;
 	l.abi.seqlen_k = (int)args.seqlen_k;
 	for (int i = 0; i < l.pass->recipe.piece_count; i++)
-		zeroes = zeroes || l.pass->recipe.piece[i].zeroed;
-	if (context_enter(&pushed, k, stream, zeroes, f))
+		current = current || l.pass->recipe.piece[i].zeroed;
+	if (context_enter(&pushed, k, stream, current, f))
 		return -1;
-	int rc = kernels_launch(&l, stream, f);
+	int rc = maps_fill(&l.maps, &l.pass->recipe, &l.abi, &l.shape, k, f);
+	if (rc == 0)
+		rc = kernels_launch(&l, stream, f);
 	if (pushed && driver_pop(k->runtime->driver, f))
 		rc = -1;
 	return rc;

@@ -1,5 +1,5 @@
-/* tensor_map: the operands of a launch as tensor maps of the driver. Encoding is arithmetic on the host: no context, no
- * device, no memory. */
+/* tensor_map: the operands of a launch as tensor maps of the driver. Encoding is arithmetic on the host, without memory of
+ * a device, but the driver wants a current context for it. */
 #include "runtime/kernel.h"
 
 #include <stdio.h>

@@ -16,29 +16,30 @@ template <int SIZE> DEVICE int packed_entry(unsigned long long cu, int batch, in
 	return first;
 }
 
-// Of CTAs that own SIZE rows each of `heads` heads, entry by entry.
+// Number i of the tiles of SIZE rows each of `heads` heads, entry by entry. All lanes of a warp call it.
 // LAST_FIRST: each head's tiles backwards.
-template <int SIZE, bool LAST_FIRST> DEVICE Owned tile_owned(unsigned long long cu, int batch, int heads, int rows)
+template <int SIZE, bool LAST_FIRST>
+DEVICE Owned tile_owned(unsigned long long cu, int batch, int heads, int rows, unsigned number)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const int b = warp_uniform(packed_entry<SIZE>(cu, batch, blockIdx.x / heads));
-		const int tiles = tile_room(cu, rows, b, SIZE), i = blockIdx.x - tile_begin(cu, b, SIZE) * heads;
+		const int b = warp_uniform(packed_entry<SIZE>(cu, batch, number / heads));
+		const int tiles = tile_room(cu, rows, b, SIZE), i = number - tile_begin(cu, b, SIZE) * heads;
 		const int h = i / tiles, tile = LAST_FIRST ? tiles - 1 - i % tiles : i % tiles;
 		const bool used = h < heads && tile * SIZE < sequence_slot(cu, rows, b);
 		return {b, h, used ? tile : -1, tiles};
 	} else {
 		const int tiles = ceil_div(rows, SIZE);
-		const int tile = LAST_FIRST ? tiles - 1 - blockIdx.x % tiles : blockIdx.x % tiles;
-		return {(int)(blockIdx.x / tiles / heads), (int)(blockIdx.x / tiles % heads), tile, tiles};
+		const int tile = LAST_FIRST ? tiles - 1 - number % tiles : number % tiles;
+		return {(int)(number / tiles / heads), (int)(number / tiles % heads), tile, tiles};
 	}
 }
-template <int SIZE, bool LAST_FIRST = false> DEVICE Owned rows_owned(const fagen_abi &p)
+template <int SIZE, bool LAST_FIRST = false> DEVICE Owned rows_owned(const fagen_abi &p, unsigned number = blockIdx.x)
 {
-	return tile_owned<SIZE, LAST_FIRST>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q);
+	return tile_owned<SIZE, LAST_FIRST>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q, number);
 }
 template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads)
 {
-	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k);
+	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k, blockIdx.x);
 }
 
 // Elements from a tensor's start to the first row of head 0 of an entry.

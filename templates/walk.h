@@ -1,9 +1,20 @@
 // A CTA's walk over the tiles that its own tile sees, from last to first, empty ones left out. Where the runs of the mask
-// say all, it is the stream. Else (SCAN) the CTA classifies THREADS tiles at a time, one a thread, and keeps two bits of each.
+// say all, it is the stream. Else (SCAN) the WALKERS threads that walk classify as many tiles at a time, one each, and keep two bits of
+// each. Walkers are the CTA's first WALK_WARPS warps: all of them, or one.
+
+constexpr int WALKERS = 32 * WALK_WARPS;
+
+DEVICE void walkers_sync()
+{
+	if constexpr (WALK_WARPS == 1)
+		__syncwarp();
+	else
+		__syncthreads();
+}
 
 template <bool> struct WalkScan {
-	int chunk, head; // what the bits are of: tiles [chunk * THREADS, (chunk + 1) * THREADS); head -1: nothing
-	unsigned seen[WARPS], full[WARPS]; // bit tile % 32 of word tile / 32 % WARPS
+	int chunk, head; // what the bits are of: tiles [chunk * WALKERS, (chunk + 1) * WALKERS); head -1: nothing
+	unsigned seen[WALK_WARPS], full[WALK_WARPS]; // bit tile % 32 of word tile / 32 % WALK_WARPS
 };
 template <> struct WalkScan<false> {};
 template <bool> struct WalkLengths {
@@ -96,7 +107,7 @@ template <bool KEYS> DEVICE int walk_class(const WalkShared &walk, const fagen_a
 	return blocks == TILE_EMPTY ? TILE_EMPTY : int_min(runs, int_min(rest, blocks));
 }
 
-// The next tile at or before `next`, which moves past it, and its class; false when there is none. Called by all threads in
+// The next tile at or before `next`, which moves past it, and its class; false when there is none. Called by all walkers in
 // uniform flow with equal arguments: with SCAN it may pass barriers.
 template <bool KEYS, class Walk>
 DEVICE bool walk_next(Walk &walk, const fagen_abi &p, int b, int h, int own, int &next, int &tile, int &class_)
@@ -110,31 +121,31 @@ DEVICE bool walk_next(Walk &walk, const fagen_abi &p, int b, int h, int own, int
 	} else {
 #pragma unroll 1
 		while (stream_next(&at, &tile, &class_)) {
-			const int chunk = tile / THREADS;
+			const int chunk = tile / WALKERS;
 			if (walk.chunk != chunk || walk.head != h) {
 				const int thread = mov_tid_x();
-				const int own_class = walk_class<KEYS>(walk, p, b, h, own, chunk * THREADS + thread);
+				const int own_class = walk_class<KEYS>(walk, p, b, h, own, chunk * WALKERS + thread);
 				const unsigned seen = __ballot_sync(~0u, own_class != TILE_EMPTY);
 				const unsigned full = __ballot_sync(~0u, own_class == TILE_FULL);
-				__syncthreads(); // readers of the old bits and of what they are of before their writers
+				walkers_sync(); // readers of the old bits and of what they are of before their writers
 				if (thread % 32 == 0)
 					walk.seen[thread / 32] = seen, walk.full[thread / 32] = full;
 				if (thread == 0)
 					walk.chunk = chunk, walk.head = h;
-				__syncthreads(); // writers of the bits before their readers
+				walkers_sync(); // writers of the bits before their readers
 			}
-			int word = tile % THREADS / 32;
+			int word = tile % WALKERS / 32;
 			unsigned seen = walk.seen[word] & ~0u >> (31 - tile % 32);
 			while (seen == 0 && word > 0)
 				seen = walk.seen[--word];
 			if (seen != 0) {
 				const int bit = 31 - __clz(seen);
-				tile = chunk * THREADS + 32 * word + bit;
+				tile = chunk * WALKERS + 32 * word + bit;
 				class_ = walk.full[word] >> bit & 1 ? TILE_FULL : TILE_PARTIAL;
 				next = tile - 1;
 				return true;
 			}
-			at.next = chunk * THREADS - 1;
+			at.next = chunk * WALKERS - 1;
 		}
 		next = -1;
 		return false;
@@ -146,7 +157,7 @@ template <bool> struct VisitBits { unsigned long long bits; }; // block_bits of 
 template <> struct VisitBits<false> { static constexpr unsigned long long bits = 0; };
 struct Visit : VisitBits<BLOCKS_SPLIT != 0> { int tile, tile_class; }; // tile -1: the walk has ended
 
-// Called by all threads, after the readers of the old note; a barrier comes before the readers of the new one.
+// Called by all walkers, after the readers of the old note; a barrier comes before the readers of the new one.
 template <bool KEYS, class Note>
 DEVICE void visit_note(Note &to, const fagen_abi &p, int b, int h, int own, int tile, int class_)
 {

@@ -435,13 +435,15 @@ static int map_ok(const struct fake_map *m, const void *to)
 	       m->fill <= 1;
 }
 
-/* Needs no context, and is safe in a capture. */
+/* Needs a current context, as the real one does, and is safe in a capture. */
 cu_result cuTensorMapEncodeTiled(cu_tensor_map *map, unsigned int type, uint32_t rank, void *address,
                                  const uint64_t *size, const uint64_t *stride_bytes, const uint32_t *box,
                                  const uint32_t *element_stride, unsigned int interleave, unsigned int swizzle,
                                  unsigned int l2_promotion, unsigned int fill)
 {
 	ENTER(cuTensorMapEncodeTiled);
+	if (!depth)
+		return broken(INVALID_CONTEXT);
 	struct fake_map m = {.type = type,
 	                     .rank = rank,
 	                     .address = address,

@@ -73,6 +73,15 @@ static int main_smem(const struct recipe *recipe, const char *entry)
 	return -1;
 }
 
+/* The entry that a plan's template has its shared memory for. */
+static const char *template_main(const struct plan *plan)
+{
+	for (int i = 0; i < template_count; i++)
+		if (strcmp(template_table[i]->templ, plan->templ) == 0 && template_table[i]->pass == plan->pass)
+			return template_table[i]->main;
+	ck_abort_msg("no template is named %s", plan->templ);
+}
+
 static void check_build(const struct spec *spec, const struct program *program, const struct target *target,
                         enum pass pass, bool naive, bool reference)
 {
@@ -94,7 +103,7 @@ static void check_build(const struct spec *spec, const struct program *program, 
 	ck_assert_msg(cubin.spill_bytes == 0, "%sspills %d bytes at tile %dx%d w%d s%d", head, cubin.spill_bytes,
 	              c->tile_m, c->tile_n, c->warps, c->stages);
 	ck_assert_msg(!cubin.serialized, "%swas serialised by ptxas", head);
-	ck_assert_msg(main_smem(&plan->recipe, template_find(pass, target, naive)->main) == c->smem_bytes,
+	ck_assert_msg(main_smem(&plan->recipe, template_main(plan)) == c->smem_bytes,
 	              "%sis not launched with the %d bytes of shared memory that were planned", head, c->smem_bytes);
 	ck_assert_msg(cubin.registers * 32 * c->warps <= target->regs_sm, "%s%d registers do not fit the register file",
 	              head, cubin.registers);

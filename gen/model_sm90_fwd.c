@@ -1,0 +1,148 @@
+/* What the planner must know of templates/sm90/fwd.cu. Names and formulas mirror the skeleton's constants. */
+#include "gen/model.h"
+
+#include <stdio.h>
+
+enum { GROUP_WARPS = 4, GROUP_ROWS = 64 }; /* of a warpgroup */
+
+/* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
+static const double wgmma_flop_clk = 4096;
+/* Beside a running wgmma other instructions take longer: clocks of ex2 and of other float operations over those alone. */
+static const double exp_beside = 1.35, alu_beside = 1.9;
+
+static int panels(int head_dim) { return (head_dim + 63) / 64; }
+
+static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
+
+/* Accumulators of S and O, and P in a thread; and how many ptxas 13.0 compiles without spills or serialised products: scores keep values
+ * of rows, and a long walk takes registers from those who compute. */
+static int accumulators(int tile_n, const struct spec *spec) { return tile_n / 2 + tile_n / 4 + spec->head_dim_v / 2; }
+static int accumulators_most(int warpgroups, const struct program *program)
+{
+	const bool long_walk = program->scan || program->run_count > 1;
+	return (warpgroups == 3 ? 128 : 184) - (program->score_identity ? 0 : 8) - (long_walk ? 8 : 0);
+}
+
+/* Does every query row see the same keys, by the runs of the mask? */
+static bool rows_alike(const struct program *program)
+{
+	for (int i = 0; i < program->run_count; i++)
+		for (int k = 0; k < program->run[i].count; k++)
+			if (program->run[i].bound[k].q != 0)
+				return false;
+	return true;
+}
+
+static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
+                      const struct program *program)
+{
+	if (t->m != 2 * GROUP_ROWS && t->m != 3 * GROUP_ROWS) {
+		snprintf(reason, REASON_MAX, "m %d; want 128 or 192", t->m);
+		return false;
+	}
+	if (t->warps != GROUP_WARPS * (groups(t) + 1)) {
+		snprintf(reason, REASON_MAX, "%d warps; m %d wants %d", t->warps, t->m, GROUP_WARPS * (groups(t) + 1));
+		return false;
+	}
+	if (t->n % 16 != 0 || t->n < 16 || t->n > 256) {
+		snprintf(reason, REASON_MAX, "n %d; want a multiple of 16 from 16 to 256", t->n);
+		return false;
+	}
+	if (spec->keep_256 < DROPOUT_LEVELS && t->n % 64 != 0 && 64 % t->n != 0) {
+		snprintf(reason, REASON_MAX, "n %d with dropout; want a divisor or a multiple of 64", t->n);
+		return false;
+	}
+	if (t->stages < 2 || t->stages > 4) {
+		snprintf(reason, REASON_MAX, "%d stages; want 2 to 4", t->stages);
+		return false;
+	}
+	if (accumulators(t->n, spec) > accumulators_most(groups(t), program)) {
+		snprintf(reason, REASON_MAX, "%d accumulators in a thread; %d warpgroups leave room for %d",
+		         accumulators(t->n, spec), groups(t), accumulators_most(groups(t), program));
+		return false;
+	}
+	return blocks_fit(reason, t, program);
+}
+
+static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct program *program,
+                     const struct target *target)
+{
+	static const int keys[] = {192, 176, 160, 128, 112, 96, 80, 64, 48, 32};
+	int count = 0;
+	(void)target;
+	for (int m = 128; m <= 192; m += 64)
+		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+			for (int stages = 2; stages <= 3; stages++) {
+				const struct tile_request t = {
+					.m = m, .n = keys[k], .warps = GROUP_WARPS * (m / GROUP_ROWS + 1), .stages = stages};
+				char reason[REASON_MAX];
+				if (count < max && fwd_legal(reason, &t, spec, program))
+					tile[count++] = t;
+			}
+	return count;
+}
+
+static void fwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
+                      const struct target *target, const struct device *device)
+{
+	const int row_qk = panels(spec->head_dim_qk) * 128, row_v = panels(spec->head_dim_v) * 128; /* bytes of a shared row */
+	const int warpgroups = c->tile_m / GROUP_ROWS;
+	(void)target;
+
+	c->walk_warps = 1;
+	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
+	c->smem_term_count = c->smem_bytes = 0;
+	smem_term_add(c, "Q", c->tile_m * row_qk);
+	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
+	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
+	const int barriers = 8 * (5 * c->stages + 2 * c->stages + 2 + 2 + 2);
+	const int notes = 2 * c->stages * note_bytes(program, c), items = 2 * 16 + 2 * 4;
+	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
+	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
+	smem_inputs_add(c, program, spec, 2, 2, c->stages, c->stages);
+
+	/* What a thread has at launch, before the warpgroups share registers out. */
+	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
+
+	/* One visited tile, in clocks of one SM. */
+	const double cells = (double)c->tile_m * c->tile_n;
+	const double dim = (spec->head_dim_qk + 15) / 16 * 16 + spec->head_dim_v;
+	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 5.5 : 0; /* two Philox calls and eight LOP3 for 32 cells, select */
+	const double softmax_ops = 2.5; /* scale, sum, half a conversion */
+	const double smem_bytes =
+		2.0 * (c->tile_m * (double)row_qk / 2 + warpgroups * (double)c->tile_n * dim); /* operands; arriving K and V */
+	c->cost_us[COST_MMA] = 2 * cells * dim / wgmma_flop_clk;
+	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
+	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
+	c->cost_us[COST_SMEM] = smem_bytes / 128;
+	score_cost_add(c, program, device, PASS_FORWARD);
+}
+
+static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
+                       const struct candidate *c, const struct target *target)
+{
+	(void)spec, (void)target;
+	recipe_blocks_add(recipe, program);
+	recipe_bounds_add(recipe, program, c);
+	recipe_kernel_add(recipe, "fagen_forward", GRID_PERSISTENT, c->tile_m, 32 * c->warps, c->smem_bytes);
+	if (c->queue) {
+		recipe_piece_add(recipe, "queue", SIZE_LAUNCH, 0, 1);
+		recipe->piece[recipe->piece_count - 1].zeroed = 1;
+	}
+	recipe_map_add(recipe, "query", c->tile_m);
+	recipe_map_add(recipe, "key", c->tile_n);
+	recipe_map_add(recipe, "value", c->tile_n);
+}
+
+const struct template_model model_sm90_fwd = {
+	.templ = "sm90/fwd",
+	.pass = PASS_FORWARD,
+	.main = "fagen_forward",
+	.cc_min = 90,
+	.cc_max = 90,
+	.align_min = 16,
+	.tiles = fwd_tiles,
+	.legal = fwd_legal,
+	.shape = fwd_shape,
+	.recipe = fwd_recipe,
+};

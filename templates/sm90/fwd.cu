@@ -1,0 +1,708 @@
+// Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, the
+// longest first. Warpgroup 0 loads: its first warp walks the key tiles and issues bulk copies, the others stage inputs. Every
+// further warpgroup owns 64 query rows: S = Q K^T and O += P V are wgmma, P is an operand from the registers it was made in.
+// The products of a visit overlap the softmax of the one before inside a warpgroup, and warpgroups take turns at the tensor core.
+//
+// Visits of all items are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note
+// n % NOTES. Items are numbered too: item i has the seat i % 2.
+//
+// The softmax speculates: P is taken against the maxima of the first visited tile, which never rise. That is exact while sums stay in
+// range, which the end of an item checks; one that left it is done again with running maxima. Only the item's own data
+// decide, so bits do not change from run to run.
+
+constexpr int WARPGROUPS = TILE_M / 64; // that compute
+constexpr int GROUP_THREADS = 128;
+constexpr int BLOCKS_N = TILE_N / 8;                 // 8-key blocks of S
+constexpr int BLOCKS_V = HEAD_DIM_V / 8;             // 8-column blocks of O
+constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16;    // k16 steps of Q K^T, zero past HEAD_DIM_QK
+constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64;   // 64-column panels of a shared row
+constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
+constexpr int NOTES = 2 * STAGES;
+constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
+constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS;
+constexpr int INPUT_THREADS = VISIT_INPUTS || ITEM_INPUTS ? 96 : 0;
+// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many.
+constexpr bool LONG_WALK = SCAN || RUNS > 1;
+constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_WALK ? 56 : 32) : LONG_WALK ? 56 : 40;
+constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_WALK ? 152 : 160) : LONG_WALK ? 224 : 232;
+static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
+static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
+static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
+static_assert(KEEP_256 == 256 || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
+static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
+
+enum ItemKind { ITEM_END, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
+struct Item { int kind, b, h, q0; };
+struct Note : Visit { int last; }; // 1: the item's last visit
+
+struct alignas(16) Smem {
+	unsigned short query[PANELS_QK][TILE_M][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
+	unsigned short key[STAGES][PANELS_QK][TILE_N][64];
+	unsigned short value[STAGES][PANELS_V][TILE_N][64];
+	// full: data are there, loaders before readers. empty: readers before loaders.
+	unsigned long long key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES];
+	unsigned long long inputs_full[STAGES]; // of a visit; its buffers are free with those of V
+	unsigned long long note_full[NOTES];    // for the warps that stage inputs
+	unsigned long long item_full[2];        // likewise
+	unsigned long long query_full, query_empty; // Q, the item and its inputs
+	unsigned long long item_done[2];        // the verdict on a speculative item is there
+	Note note[NOTES];
+	Item item[2];
+	int failed[2]; // 1: the item of this seat must be done again
+	WalkShared walk;
+};
+using Buffers = Staged<2, 2, STAGES, STAGES>; // items: by seat
+static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_fwd.c disagree");
+
+enum { BARRIER_TURN = 1, BARRIER_GROUP = BARRIER_TURN + 3 }; // ids of named barriers; one of each kind for each warpgroup
+
+constexpr float LAZY_LOG2 = 8.0f;      // as templates/sm80/fwd.cu
+constexpr float LARGE_LOGIT = 4096.0f; // likewise
+// Sums against a reference that is not the maximum are trusted in this range. bf16 has float32's exponents: what became zero is below
+// 2^-66 of the sum. fp16 has few: the greatest P must not be small, and one that overflows makes O infinite or NaN.
+DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
+DEVICE constexpr float sum_least(Fp16) { return 1; }
+constexpr float SUM_MOST = 0x1p120f;
+
+DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
+DEVICE float quad_max(float x)
+{
+	x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+	return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+DEVICE float quad_sum(float x)
+{
+	x += __shfl_xor_sync(~0u, x, 1);
+	return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// ---- loading: warpgroup 0 ----
+
+// Heads whose keys and values fill this much of L2 are worked on together; among them the last query tiles, which see most, go
+// first.
+constexpr long long SECTION_BYTES = 24ll << 20;
+
+// The item that a CTA takes in its round-th turn, of all items with the longest first: there and back again, so that everybody gets
+// the same when lengths fall evenly. With QUEUE they do not, and whoever is free takes the next one.
+DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
+{
+	if (!QUEUE || round == 0)
+		return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+	unsigned taken = 0;
+	if (leader)
+		taken = atomicAdd(reinterpret_cast<unsigned *>(p.queue), 1u);
+	return gridDim.x + __reduce_max_sync(~0u, taken);
+}
+// What item number i of the launch is; tile -1: nothing.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED) {
+		return rows_owned<TILE_M, true>(p, i);
+	} else {
+		const int tiles = ceil_div(p.seqlen_q, TILE_M), heads = p.batch * p.heads_q;
+		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
+		const int section = (int)int_max(1, (int)(SECTION_BYTES / head_bytes)) * p.kv_group;
+		const int before = i / (section * tiles) * section; // heads of the sections before
+		const int here = int_min(section, heads - before);
+		const int rest = i - before * tiles;
+		const int head = before + rest % here;
+		return {head / p.heads_q, head % p.heads_q, tiles - 1 - rest / here, tiles};
+	}
+}
+DEVICE unsigned item_count(const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED)
+		return (p.total_q / TILE_M + p.batch) * p.heads_q;
+	else
+		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch;
+}
+
+template <int PANELS, int ROWS>
+DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_map &map, unsigned long long &full, int row, int head,
+                        int batch)
+{
+	mbarrier_arrive_expect_tx(full, sizeof to);
+#pragma unroll
+	for (int i = 0; i < PANELS; i++)
+		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
+}
+
+// The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
+DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
+{
+	const bool leader = elect_sync();
+	const unsigned items = item_count(p);
+	unsigned round = 0, visit = 0;
+	unsigned number = item_number(p, 0, leader); // of the next item; past the last of all: there is none
+	// If item n, whose tiles are all under way, left the range, it comes again.
+	const auto again = [&](unsigned n, Item &item) {
+		mbarrier_wait(smem.item_done[n % 2], n / 2 & 1);
+		const bool failed = smem.failed[n % 2];
+		__syncwarp(); // readers of the verdict before it is cleared
+		if (failed) {
+			item = smem.item[n % 2];
+			item.kind = ITEM_RUNNING;
+			smem.failed[n % 2] = 0;
+		}
+	};
+	for (unsigned i = 0;; i++) {
+		const int seat = i % 2;
+		Item item = {ITEM_END, 0, 0, 0};
+		if (i >= 2)
+			again(i - 2, item);
+		while (item.kind == ITEM_END && number < items) {
+			const Owned own = item_owned(p, number);
+			if (own.tile >= 0)
+				item = {ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
+			number = item_number(p, ++round, leader);
+		}
+		if (item.kind == ITEM_END && i >= 1)
+			again(i - 1, item);
+
+		const int b = item.b, h = item.h, h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
+		const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_k = first_k(&p, b);
+		int next = -1, tile = -1, class_ = TILE_EMPTY;
+		bool more = false;
+		if (item.kind != ITEM_END) {
+			if (leader)
+				walk_begin<true>(smem.walk, p, b, item.q0);
+			__syncwarp();
+			next = smem.walk.stream.next;
+			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, tile, class_);
+			if (!more)
+				item.kind = ITEM_EMPTY;
+		}
+		const auto item_publish = [&] { // with Q
+			mbarrier_wait(smem.query_empty, (i & 1) ^ 1); // the item before: its last S is done
+			if (leader) {
+				smem.item[seat] = item;
+				if constexpr (INPUT_THREADS)
+					mbarrier_arrive(smem.item_full[seat]);
+				if (item.kind >= ITEM_SPECULATIVE)
+					panels_load(smem.query, maps.query, smem.query_full, first_q(&p, b) + item.q0, h, batch);
+				else
+					mbarrier_arrive(smem.query_full);
+			}
+			__syncwarp();
+		};
+		const auto value_load = [&](unsigned n, int value_tile) {
+			if (leader) {
+				mbarrier_wait(smem.value_empty[n % STAGES], (n / STAGES & 1) ^ 1);
+				panels_load(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES],
+				            row_k + value_tile * TILE_N, h_kv, batch);
+			}
+		};
+		if (!more) {
+			item_publish();
+			if (item.kind == ITEM_END)
+				return;
+			continue;
+		}
+		int before = -1; // the tile whose V is due
+		while (more) {
+			int next_tile = -1, next_class = TILE_EMPTY;
+			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, next_tile, next_class);
+			Note &note = smem.note[visit % NOTES];
+			visit_note<true>(note, p, b, h, item.q0, tile, class_);
+			__syncwarp(); // the note's writers before the leader's arrivals
+			if (leader) {
+				note.last = !more;
+				if constexpr (VISIT_INPUTS)
+					mbarrier_arrive(smem.note_full[visit % NOTES]);
+				mbarrier_wait(smem.key_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+				panels_load(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N, h_kv,
+				            batch);
+			}
+			__syncwarp();
+			if (before < 0)
+				item_publish();
+			else
+				value_load(visit - 1, before);
+			before = tile, tile = next_tile, class_ = next_class;
+			visit++;
+		}
+		value_load(visit - 1, before);
+		__syncwarp();
+	}
+}
+
+// The other warps: inputs of items and visits.
+DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
+{
+	const int thread = mov_tid_x() - 32;
+	unsigned visit = 0;
+	for (unsigned i = 0;; i++) {
+		const int seat = i % 2;
+		mbarrier_wait(smem.item_full[seat], i / 2 & 1);
+		const Item item = smem.item[seat];
+		if constexpr (HEAD_INPUTS)
+			if (item.kind != ITEM_END)
+				head_load(staged.head(seat), &p, item.b, item.h, thread, INPUT_THREADS);
+		if constexpr (ROW_INPUTS)
+			if (item.kind >= ITEM_SPECULATIVE)
+				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, INPUT_THREADS);
+		if constexpr (ITEM_INPUTS) {
+			cp_async_commit();
+			cp_async_wait<0>();
+			mbarrier_arrive(smem.query_full);
+		}
+		if (item.kind == ITEM_END)
+			return;
+		if constexpr (VISIT_INPUTS) {
+			bool last = item.kind == ITEM_EMPTY;
+			while (!last) {
+				mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
+				const int k0 = smem.note[visit % NOTES].tile * TILE_N;
+				last = smem.note[visit % NOTES].last;
+				mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+				if constexpr (COL_INPUTS)
+					cols_load(staged.cols(visit % STAGES), &p, item.b, item.h, k0, thread, INPUT_THREADS);
+				if constexpr (CELL_INPUTS)
+					cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread, INPUT_THREADS);
+				cp_async_commit();
+				cp_async_wait<0>();
+				mbarrier_arrive(smem.inputs_full[visit % STAGES]);
+				visit++;
+			}
+		}
+	}
+}
+
+// ---- computing: a warpgroup and its 64 rows ----
+
+// Of a thread: the accumulators of S hold rows g, g + 8 of its warp's 16 and columns 2t, 2t + 1 of every 8-key block, as
+// s[4 * block + 2 * (row half) + column]; those of O likewise.
+struct Lane {
+	int group, row; // warpgroup; row g, of the tile
+	int col;        // 2t
+};
+
+// S = Q K^T of this warpgroup's rows, as one group of products.
+DEVICE void scores_issue(float (&s)[TILE_N / 2], const Smem &smem, const Lane &lane, int stage)
+{
+	const unsigned long long query = wgmma_desc(smem.query[0][64 * lane.group], 0), key = wgmma_desc(smem.key[stage], 0);
+	registers_pin(s);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < STEPS_QK; i++) {
+		const int a = i / 4 * (TILE_M * 128 / 16) + i % 4 * 2, b = i / 4 * (TILE_N * 128 / 16) + i % 4 * 2;
+		if (i == 0)
+			wgmma_ss<false>(s, query + a, key + b);
+		else
+			wgmma_ss<true>(s, query + a, key + b);
+	}
+	wgmma_commit_group();
+	registers_pin(s);
+}
+
+// O += P V.
+DEVICE void values_issue(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], const Smem &smem, int stage)
+{
+	const unsigned long long value = wgmma_desc(smem.value[stage], TILE_N * 128);
+	registers_pin(prob);
+	registers_pin(acc);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < TILE_N / 16; i++)
+		wgmma_rs(acc, prob[4 * i], prob[4 * i + 1], prob[4 * i + 2], prob[4 * i + 3], value + i * (2048 / 16));
+	wgmma_commit_group();
+	registers_pin(acc);
+	registers_pin(prob);
+}
+
+// change(cell, row state, column state) for every accumulator of S.
+template <class Change>
+DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &in, const Item &item, int row, int col, Change change)
+{
+	const RowState low = row_state(&p, &in, item.b, item.h, row, col), high = row_state(&p, &in, item.b, item.h, row + 8, col);
+#pragma unroll
+	for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			const ColState state = col_state(&p, &in, item.b, item.h, col, 8 * j + e);
+			change(s[4 * j + e], low, state);
+			change(s[4 * j + 2 + e], high, state);
+		}
+}
+
+// Score and mask of one visit.
+DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &staged, const fagen_abi &p, const Item &item, int seat,
+                          const Lane &lane, const Note &note, unsigned visit)
+{
+	const int k0 = note.tile * TILE_N;
+	if constexpr (VISIT_INPUTS)
+		mbarrier_wait(smem.inputs_full[visit % STAGES], visit / STAGES & 1);
+	const Inputs in = {staged.head(seat),         staged.rows(seat), staged.cols(visit % STAGES), staged.cells(visit % STAGES), item.q0, k0,
+	                   note.bits};
+	if constexpr (!SCORE_IDENTITY)
+		each_cell(s, p, in, item, item.q0 + lane.row, k0 + lane.col,
+		          [&](float &x, const RowState &row, const ColState &col) { x = score(x, row, col, &in); });
+	if (note.tile_class != TILE_FULL)
+		each_cell(s, p, in, item, item.q0 + lane.row, k0 + lane.col, [&](float &x, const RowState &row, const ColState &col) {
+			x = mask_keep(row, col, &in) ? x : minus_infinity();
+		});
+}
+
+// What is kept of the softmax of rows g, g + 8: the reference that P is taken against, and this thread's part of the sum of P.
+struct Rows { float max[2], sum[2]; };
+
+// P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
+// older sums shrink by; returns whether one rose. Neither: they stay.
+template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2])
+{
+	float reference[2], shift[2];
+	bool rise = false, large = false;
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		if constexpr (FIRST || RUNNING) {
+			float m = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+			for (int j = 1; j < BLOCKS_N; j++)
+				m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+			m = quad_max(m);
+			if constexpr (FIRST) {
+				rows.max[r] = m, rows.sum[r] = 0;
+			} else {
+				const bool up = (m - rows.max[r]) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
+				factor[r] = up ? ex2((rows.max[r] - m) * LOGIT_SCALE) : 1;
+				rows.max[r] = up ? m : rows.max[r];
+				rows.sum[r] *= factor[r];
+				rise |= up;
+			}
+		}
+		reference[r] = rows.max[r] == minus_infinity() ? 0 : rows.max[r];
+		shift[r] = reference[r] * LOGIT_SCALE;
+		large |= fabsf(shift[r]) > LARGE_LOGIT;
+	}
+	if ((FIRST || RUNNING) && __any_sync(~0u, large)) {
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			shift[r] = 0;
+#pragma unroll
+			for (int j = 0; j < BLOCKS_N; j++)
+				s[4 * j + 2 * r] -= reference[r], s[4 * j + 2 * r + 1] -= reference[r];
+		}
+	}
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		float even = 0, odd = 0;
+#pragma unroll
+		for (int j = 0; j < BLOCKS_N; j++) {
+			float &a = s[4 * j + 2 * r], &b = s[4 * j + 2 * r + 1];
+			a = ex2(a * LOGIT_SCALE - shift[r]);
+			b = ex2(b * LOGIT_SCALE - shift[r]);
+			even += a, odd += b;
+		}
+		rows.sum[r] += even + odd;
+	}
+	return rise;
+}
+
+// P as an operand: packed pairs, dropped ones cleared.
+DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], const DropoutKey &dropout, int row, int col)
+{
+#pragma unroll
+	for (int i = 0; i < TILE_N / 4; i++)
+		prob[i] = cvt_rn_x2(s[2 * i], s[2 * i + 1], Element{});
+	if constexpr (KEEP_256 < 256) {
+		constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
+		const int first = TILE_N < 64 ? col / 8 % 8 : 0;
+#pragma unroll
+		for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
+			const unsigned word = dropout_bits(dropout, row, col + 8 * w);
+#pragma unroll
+			for (int j = 0; j < BLOCKS_WORD; j++) {
+				// The decision of row half r and column parity e becomes the sign of byte 2r + e.
+				const unsigned bits = word << (first + j);
+				prob[2 * (w + j)] &= prmt(bits, bits, 0x9988);
+				prob[2 * (w + j) + 1] &= prmt(bits, bits, 0xBBAA);
+			}
+		}
+	}
+}
+
+// Rows of V past an entry's length belong to somebody else or to nobody, and P = 0 does not hide what is infinite there. Every
+// warpgroup clears them for itself; others may be reading the zeros that it writes once more.
+DEVICE void value_clear(Smem &smem, const Lane &lane, int stage, int rows)
+{
+	const int thread = mov_tid_x() % GROUP_THREADS;
+	for (int i = rows * 8 + thread; i < TILE_N * 8; i += GROUP_THREADS)
+#pragma unroll
+		for (int panel = 0; panel < PANELS_V; panel++)
+			st_shared_16(cvta_shared(smem.value[stage][panel]) + i * 16, make_uint4(0, 0, 0, 0));
+	fence_proxy_async();
+	barrier_sync(BARRIER_GROUP + lane.group, GROUP_THREADS); // writers of zeros before the products that read them
+}
+
+// Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
+DEVICE void quad_transpose(unsigned (&w)[4], int t)
+{
+#pragma unroll
+	for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+		for (int k = 0; k < 2; k++) {
+			unsigned &a = w[step == 1 ? 2 * k : k], &b = w[step == 1 ? 2 * k + 1 : k + 2];
+			const unsigned got = __shfl_xor_sync(~0u, t & step ? a : b, step);
+			(t & step ? a : b) = got;
+		}
+}
+
+// What a warpgroup has of the item that it works on.
+struct Attended {
+	const Item item;
+	const int seat, keys; // keys: length of the entry, where it has its own
+	const DropoutKey dropout;
+	const Lane lane;
+	Note note;      // of the visit at hand
+	unsigned visit; // its number
+};
+
+// V of the visit at hand, before it is read.
+DEVICE void value_wait(Smem &smem, const Attended &at)
+{
+	mbarrier_wait(smem.value_full[at.visit % STAGES], at.visit / STAGES & 1);
+	if constexpr (LAYOUT != LAYOUT_DENSE) {
+		const int rows = at.keys - at.note.tile * TILE_N;
+		if (rows < TILE_N)
+			value_clear(smem, at.lane, at.visit % STAGES, rows);
+	}
+}
+
+// All visits but the first: S of the next one and O of this one are under way together, and the softmax of the next under O's.
+template <bool RUNNING>
+DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], Rows &rows, Attended &at, Smem &smem,
+                          const Buffers &staged, const fagen_abi &p)
+{
+	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
+#pragma unroll 1
+	while (!at.note.last) {
+		float s[TILE_N / 2], factor[2];
+		const unsigned next = at.visit + 1;
+		mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
+		if constexpr (TAKE_TURNS)
+			barrier_sync(BARRIER_TURN + at.lane.group, 2 * GROUP_THREADS); // after the products of the group before
+		scores_issue(s, smem, at.lane, next % STAGES);
+		value_wait(smem, at);
+		values_issue(acc, prob, smem, at.visit % STAGES);
+		if constexpr (TAKE_TURNS)
+			barrier_arrive(BARRIER_TURN + (at.lane.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
+		at.note = smem.note[next % NOTES];
+		wgmma_wait_group<1>(); // S
+		registers_pin(s);
+		if (first_thread)
+			mbarrier_arrive(smem.key_empty[next % STAGES]);
+		scores_change(s, smem, staged, p, at.item, at.seat, at.lane, at.note, next);
+		const bool rise = softmax<false, RUNNING>(s, rows, factor);
+		wgmma_wait_group<0>(); // O
+		registers_pin(acc);
+		if (first_thread)
+			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+		prob_pack(prob, s, at.dropout, at.item.q0 + at.lane.row, at.note.tile * TILE_N + at.lane.col);
+		if (RUNNING && __any_sync(~0u, rise)) {
+#pragma unroll
+			for (int j = 0; j < BLOCKS_V; j++)
+#pragma unroll
+				for (int r = 0; r < 2; r++)
+					acc[4 * j + 2 * r] *= factor[r], acc[4 * j + 2 * r + 1] *= factor[r];
+		}
+		at.visit = next;
+	}
+}
+
+// O and LSE of this warpgroup's rows, straight from registers: a quad writes 64 bytes of a row at a time.
+DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p,
+                       const Attended &at)
+{
+	const Item &item = at.item;
+	const int t = at.lane.col / 2;
+	float sink2 = 0; // base 2
+	if constexpr (SINK) {
+		const Inputs in = {staged.head(at.seat), staged.rows(at.seat), staged.cols(0), staged.cells(0), item.q0, 0, 0};
+		sink2 = sink_logit(&in) * LOG2_E;
+	}
+	auto *const out = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first_q(&p, item.b)) +
+	                  item.h * p.out.stride_head;
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const float sum = rows.sum[r];
+		// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
+		float lse2 = sum == 0 ? minus_infinity() : rows.max[r] * LOGIT_SCALE + lg2(sum);
+		float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum;
+		if constexpr (SINK) {
+			const float keys2 = lse2, high = fmaxf(keys2, sink2);
+			if (high != minus_infinity()) {
+				lse2 = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
+				inverse *= ex2(keys2 - lse2);
+			}
+		}
+		const int q = item.q0 + at.lane.row + 8 * r;
+		const bool used = LAYOUT == LAYOUT_DENSE || q < sequence_q(&p, item.b); // full tiles do not hide other rows
+		if (!used)
+			lse2 = minus_infinity();
+		const bool written = q < slot_q(&p, item.b);
+		if constexpr (WRITE_LSE) {
+			if (t == 0 && written) {
+				float *lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first_q(&p, item.b)) +
+				             item.h * p.lse.stride_head + q * p.lse.stride_seq;
+				*lse = LN_2 * lse2;
+			}
+		}
+#pragma unroll
+		for (int j = 0; j < BLOCKS_V; j += 4) {
+			unsigned word[4];
+#pragma unroll
+			for (int k = 0; k < 4; k++) {
+				const int block = j + k < BLOCKS_V ? j + k : BLOCKS_V - 1;
+				word[k] = cvt_rn_x2(acc[4 * block + 2 * r] * inverse, acc[4 * block + 2 * r + 1] * inverse, Element{});
+			}
+			quad_transpose(word, t);
+			if (written && (BLOCKS_V % 4 == 0 || j + t < BLOCKS_V))
+				*reinterpret_cast<uint4 *>(out + q * p.out.stride_seq + 8 * (j + t)) =
+					used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0);
+		}
+	}
+}
+
+// Are these rows what they would be with a running maximum, up to rounding?
+DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Attended &at, const fagen_abi &p)
+{
+	bool trusted = true;
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		float most = 0;
+#pragma unroll
+		for (int j = 0; j < BLOCKS_V; j++)
+			most = fmaxf(most, fmaxf(fabsf(acc[4 * j + 2 * r]), fabsf(acc[4 * j + 2 * r + 1])));
+		const bool large = fabsf(rows.max[r] * LOGIT_SCALE) > LARGE_LOGIT && rows.max[r] != minus_infinity();
+		const bool good = !large && rows.sum[r] >= sum_least(Element{}) && rows.sum[r] <= SUM_MOST && most < __int_as_float(0x7f800000);
+		trusted &= good || at.item.q0 + at.lane.row + 8 * r >= sequence_q(&p, at.item.b);
+	}
+	return trusted;
+}
+
+// One item that sees something. Returns whether it must be done again.
+DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, Attended &at)
+{
+	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
+	float acc[HEAD_DIM_V / 2]; // O, unnormalised
+	unsigned prob[TILE_N / 4];
+	Rows rows;
+	{
+		float s[TILE_N / 2], factor[2];
+		mbarrier_wait(smem.key_full[at.visit % STAGES], at.visit / STAGES & 1);
+		at.note = smem.note[at.visit % NOTES];
+		scores_issue(s, smem, at.lane, at.visit % STAGES);
+		wgmma_wait_group<0>();
+		registers_pin(s);
+		if (first_thread)
+			mbarrier_arrive(smem.key_empty[at.visit % STAGES]);
+		scores_change(s, smem, staged, p, at.item, at.seat, at.lane, at.note, at.visit);
+		softmax<true, false>(s, rows, factor);
+		prob_pack(prob, s, at.dropout, at.item.q0 + at.lane.row, at.note.tile * TILE_N + at.lane.col);
+	}
+#pragma unroll
+	for (int i = 0; i < HEAD_DIM_V / 2; i++)
+		acc[i] = 0;
+	if (at.item.kind == ITEM_SPECULATIVE)
+		visits_attend<false>(acc, prob, rows, at, smem, staged, p);
+	else
+		visits_attend<true>(acc, prob, rows, at, smem, staged, p);
+	if (first_thread)
+		mbarrier_arrive(smem.query_empty);
+	value_wait(smem, at);
+	values_issue(acc, prob, smem, at.visit % STAGES);
+#pragma unroll
+	for (int r = 0; r < 2; r++)
+		rows.sum[r] = quad_sum(rows.sum[r]);
+	wgmma_wait_group<0>();
+	registers_pin(acc);
+	if (first_thread)
+		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+	at.visit++;
+	const bool again = at.item.kind == ITEM_SPECULATIVE &&
+	                   barrier_red_or(BARRIER_GROUP + at.lane.group, GROUP_THREADS, !rows_trusted(acc, rows, at, p));
+	if (!again)
+		rows_store(acc, rows, staged, p, at);
+	return again;
+}
+
+DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
+{
+	const int thread = mov_tid_x() - GROUP_THREADS; // 0 .. 128 * WARPGROUPS - 1
+	const bool first_thread = thread % GROUP_THREADS == 0;
+	const Lane lane = {warp_uniform(thread / GROUP_THREADS), thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
+	if (TAKE_TURNS && lane.group == WARPGROUPS - 1)
+		barrier_arrive(BARRIER_TURN, 2 * GROUP_THREADS); // group 0 begins
+	unsigned visit = 0;
+#pragma unroll 1
+	for (unsigned i = 0;; i++) {
+		const int seat = i % 2;
+		mbarrier_wait(smem.query_full, i & 1);
+		const Item item = smem.item[seat];
+		if (item.kind == ITEM_END)
+			break;
+		DropoutKey dropout = {};
+		if constexpr (KEEP_256 < 256) {
+			const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+			const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+			dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
+		}
+		Attended at = {item, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, item.b), dropout, lane, {}, visit};
+		bool again = false;
+		if (item.kind == ITEM_EMPTY) {
+			if (first_thread)
+				mbarrier_arrive(smem.query_empty);
+			const float acc[HEAD_DIM_V / 2] = {};
+			rows_store(acc, {{0, 0}, {0, 0}}, staged, p, at);
+		} else {
+			again = item_attend(smem, staged, p, at);
+		}
+		visit = at.visit;
+		if (first_thread) {
+			if (again)
+				smem.failed[seat] = 1;
+			mbarrier_arrive(smem.item_done[seat]);
+		}
+	}
+	if (TAKE_TURNS && lane.group == 0)
+		barrier_sync(BARRIER_TURN, 2 * GROUP_THREADS); // the arrival that group 0 has not used
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+	fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)
+{
+	extern __shared__ __align__(1024) unsigned char smem_bytes[];
+	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
+	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
+	if (threadIdx.x == 0) {
+		for (int i = 0; i < STAGES; i++) {
+			mbarrier_init(smem.key_full[i], 1);
+			mbarrier_init(smem.key_empty[i], WARPGROUPS);
+			mbarrier_init(smem.value_full[i], 1);
+			mbarrier_init(smem.value_empty[i], WARPGROUPS);
+			mbarrier_init(smem.inputs_full[i], VISIT_INPUTS ? INPUT_THREADS : 1);
+		}
+		for (int i = 0; i < NOTES; i++)
+			mbarrier_init(smem.note_full[i], 1);
+		for (int i = 0; i < 2; i++) {
+			mbarrier_init(smem.item_full[i], 1);
+			mbarrier_init(smem.item_done[i], WARPGROUPS);
+			smem.failed[i] = 0;
+		}
+		mbarrier_init(smem.query_full, 1 + (ITEM_INPUTS ? INPUT_THREADS : 0));
+		mbarrier_init(smem.query_empty, WARPGROUPS);
+		fence_mbarrier_init();
+	}
+	__syncthreads(); // barriers before their users
+	const int group = warp_uniform(threadIdx.x / GROUP_THREADS), warp = warp_uniform(threadIdx.x / 32);
+	if (group == 0) {
+		setmaxnreg_dec<LOAD_REGISTERS>();
+		if (warp == 0)
+			tiles_load(smem, p, maps);
+		else if (INPUT_THREADS)
+			inputs_load(smem, staged, p);
+	} else {
+		setmaxnreg_inc<COMPUTE_REGISTERS>();
+		items_attend(smem, staged, p);
+	}
+}

@@ -1,0 +1,105 @@
+// Hopper's own instructions, one per wrapper, named after the instruction. wgmma itself is written for the shapes of the plan and
+// stands before this file (gen/emit_wgmma.c). Shared addresses are 32-bit addresses of the shared state space.
+
+// ---- mbarrier: phases of arrivals and bytes ----
+
+// Of `arrivals` for each phase. mbarrier_init_fence and a barrier of the CTA come before anybody else uses it.
+DEVICE void mbarrier_init(unsigned long long &barrier, unsigned arrivals)
+{
+	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(cvta_shared(&barrier)), "r"(arrivals) : "memory");
+}
+DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+// Orders what this thread did before for whoever sees the phase end.
+DEVICE void mbarrier_arrive(unsigned long long &barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(cvta_shared(&barrier)) : "memory");
+}
+// Arrives, and makes the phase wait for so many bytes of bulk copies too.
+DEVICE void mbarrier_arrive_expect_tx(unsigned long long &barrier, unsigned bytes)
+{
+	asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(cvta_shared(&barrier)), "r"(bytes) : "memory");
+}
+// Returns when the phase of that parity has ended. Parity 1 of a fresh barrier counts as ended.
+DEVICE void mbarrier_wait(unsigned long long &barrier, unsigned parity)
+{
+	asm volatile("{\n\t.reg .pred ended;\nagain_%=:\n\t"
+	             "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n\t"
+	             "@ended bra done_%=;\n\tbra again_%=;\ndone_%=:\n\t}" ::"r"(cvta_shared(&barrier)),
+	             "r"(parity)
+	             : "memory");
+}
+
+// ---- named barriers: 0 is __syncthreads ----
+
+DEVICE void barrier_sync(int id, int threads) { asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEVICE void barrier_arrive(int id, int threads)
+{
+	asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+// barrier_sync, and whether any of the threads says yes.
+DEVICE bool barrier_red_or(int id, int threads, bool yes)
+{
+	int any;
+	asm volatile("{\n\t.reg .pred mine, all;\n\tsetp.ne.s32 mine, %3, 0;\n\t"
+	             "barrier.red.or.pred.aligned all, %1, %2, mine;\n\tselp.s32 %0, 1, 0, all;\n\t}"
+	             : "=r"(any)
+	             : "r"(id), "r"(threads), "r"((int)yes)
+	             : "memory");
+	return any;
+}
+
+// ---- copies ----
+
+// A box of a tensor map, global to shared; `barrier` receives its bytes. What lies outside the tensor arrives as zeros.
+DEVICE void cp_async_bulk_tensor_4d(unsigned dst, const fagen_abi_map &map, unsigned long long &barrier, int column, int row, int head,
+                                    int batch)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
+	                     dst),
+	             "l"(&map), "r"(cvta_shared(&barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+	             : "memory");
+}
+// Orders this thread's writes to shared memory before reads of the async proxy (wgmma, bulk copies) that follow a barrier.
+DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- warpgroups ----
+
+DEVICE bool elect_sync() // true in one lane of the warp
+{
+	int elected;
+	asm volatile("{\n\t.reg .pred p;\n\telect.sync _|p, 0xffffffff;\n\tselp.s32 %0, 1, 0, p;\n\t}" : "=r"(elected));
+	return elected;
+}
+template <int REGISTERS> DEVICE void setmaxnreg_dec() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+template <int REGISTERS> DEVICE void setmaxnreg_inc() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS)); }
+
+// Before the first wgmma, and whenever registers that one reads or adds to were touched.
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit_group() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int PENDING> DEVICE void wgmma_wait_group() // all groups but the newest PENDING are done
+{
+	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+// Keeps the compiler from moving what touches these registers past this point: wgmma reads and writes them later than it seems.
+template <int N> DEVICE void registers_pin(float (&r)[N])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : "+f"(r[i])::"memory");
+}
+template <int N> DEVICE void registers_pin(unsigned (&r)[N])
+{
+#pragma unroll
+	for (int i = 0; i < N; i++)
+		asm volatile("" : "+r"(r[i])::"memory");
+}
+
+// ---- operands in shared memory: panels of 64 columns, 128 bytes a row, 128-byte swizzle, as tensor maps write them ----
+
+// Descriptor of a K-major operand, or of an MN-major one whose panels lie `panel_bytes` apart. The address is that of a panel's row,
+// a multiple of 8; a step of 16 columns is 32 bytes in a K-major panel, one of 16 rows 2,048 in an MN-major one.
+DEVICE unsigned long long wgmma_desc(const void *at, int panel_bytes)
+{
+	return (unsigned long long)((cvta_shared(at) & 0x3ffff) >> 4) | (unsigned long long)(panel_bytes >> 4) << 16 |
+	       (unsigned long long)(1024 >> 4) << 32 | 1ull << 62;
+}
