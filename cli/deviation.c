@@ -15,10 +15,9 @@ enum { SPECS_MAX = 16, TILES_MAX = 3, SHORTEST = 128, LONGEST = 4096, LONGEST_SH
 enum { STUDIED = 6 };
 
 /* Every kind of data but INPUT_INF. The reference in double is quadratic in the length: without a spec given, the four
- * built-in ones go to LONGEST only for these first two. */
+ * built-in ones go to LONGEST only for INPUT_GAUSS. */
 static const enum input_kind kinds[STUDIED] = {INPUT_GAUSS, INPUT_OUTLIER, INPUT_LOWRANK,
                                                INPUT_HUGE,  INPUT_CONST,   INPUT_ZERO};
-enum { KINDS_FIRST = 2 };
 
 static const struct {
 	const char *label, *yaml;
@@ -66,7 +65,7 @@ static void usage(FILE *f)
 	      "them what a plain computation of the same dtype deviates by: scores and softmax in float32 at once, P, dS and results\n"
 	      "rounded. A ratio of 1 says that tiling loses nothing. One head; the same data at every run.\n\n"
 	      "  SPEC          a file, the name of one in specs/, or a spec itself; default: head dims 64 and 128, causal and full\n"
-	      "  --up-to N     longest sequence, 128 to 16384 (default 4096; without SPEC 2048 for all data but gauss and outlier)\n"
+	      "  --up-to N     longest sequence, 128 to 16384 (default 4096; without SPEC 2048 for all data but gauss)\n"
 	      "  --json FILE   all rows, for bench/plot.py\n"
 	      "  --device N    CUDA device (default 0)\n\n"
 	      "exit status: 0 done, 1 the spec is wrong, 2 usage, 3 no GPU, driver or compiler, 4 a result is not finite\n",
@@ -409,9 +408,8 @@ static int study_run(struct study *s, char *const *specs, int count)
 		puts("Deviation from exact results, in units of the exact result's RMS; ratio: the worst tile's over the plain one's.");
 	for (int i = 0; i < s->line_count && !status; i++)
 		for (int k = 0; k < STUDIED && !status; k++) {
-			const int64_t up_to = s->up_to                    ? s->up_to
-			                      : count || k < KINDS_FIRST ? LONGEST
-			                                                 : LONGEST_SHORTER;
+			const bool longest = count || kinds[k] == INPUT_GAUSS;
+			const int64_t up_to = s->up_to ? s->up_to : longest ? LONGEST : LONGEST_SHORTER;
 			table_head(&s->line[i], kinds[k]);
 			for (int64_t n = SHORTEST; n <= up_to && !status; n *= 2)
 				status = point_run(s, &s->line[i], kinds[k], n);
