@@ -50,7 +50,7 @@ def page(figures, plot):
     return (f"# Numeric deviation of fagen on {figures['gpu']}\n\n{figures['date']}, fagen {figures['fagen']}, driver {figures['driver']} (CUDA "
             f"{figures['cuda']}). RMS deviation from attention in double over the RMS of the exact result: the largest over all lengths and tiles. "
             "In parentheses the largest ratio to a plain computation of the same dtype, with scores and softmax in float32 at once, P, dS and "
-            "results rounded: 1 says that tiling loses nothing. One head. Kinds of data: `fagen check --help`. Written by `make deviation`; every "
+            "results rounded: 1 says that tiling loses nothing. One head. Kinds of data: `fagen check --deviation --help`. Written by `make deviation`; every "
             f"row is in the JSON file beside this one.\n\n{picture}{table(figures['rows'])}\n\nTiles (query rows x keys, forward and backward; the "
             f"first is the planner's):\n\n{tiles(figures['rows'])}\n")
 

@@ -60,8 +60,8 @@ static int64_t tensor_elements(const struct trial *r, int id)
 static int results_alloc(double *to[TENSOR_COUNT], const struct trial *r)
 {
 	for (int id = 0; id < TENSOR_COUNT; id++) {
-		const int64_t count = id == TENSOR_LSE ? r->ref.batch * r->ref.heads_q * r->ref.seqlen_q
-		                                       : tensor_elements(r, id);
+		const int64_t count =
+			id == TENSOR_LSE ? r->ref.batch * r->ref.heads_q * r->ref.seqlen_q : tensor_elements(r, id);
 		if ((r->t[id].used || id == TENSOR_LSE) && !tensor_is_input(id) &&
 		    !(to[id] = malloc((size_t)(count + 1) * sizeof **to)))
 			return -1;
@@ -70,8 +70,8 @@ static int results_alloc(double *to[TENSOR_COUNT], const struct trial *r)
 }
 
 typedef void forward_run(struct ref_forward *, const struct ref_case *, const double *, const double *, const double *);
-typedef void backward_run(struct ref_backward *, const struct ref_case *, const double *, const double *, const double *,
-                          const double *, const double *);
+typedef void backward_run(struct ref_backward *, const struct ref_case *, const double *, const double *,
+                          const double *, const double *, const double *);
 
 static void results_compute(double *to[TENSOR_COUNT], const struct trial *r, double *const from[TENSOR_COUNT],
                             forward_run *forward, backward_run *backward)

@@ -7,11 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "check/deviation.h"
 #include "check/gpu.h"
 #include "cli/cli.h"
+#include "cli/deviation.h"
 
-enum { SPECS_MAX = 16, TILES_MAX = 3, SHORTEST = 128, LONGEST = 4096, LONGEST_SHORTER = 2048, LENGTH_MOST = 16384 };
+enum { SHORTEST = 128, LONGEST = 4096, LONGEST_SHORTER = 2048, LENGTH_MOST = 16384 };
 enum { STUDIED = 6 };
 
 /* Every kind of data but INPUT_INF. The reference in double is quadratic in the length: without a spec given, the four
@@ -19,30 +19,12 @@ enum { STUDIED = 6 };
 static const enum input_kind kinds[STUDIED] = {INPUT_GAUSS, INPUT_OUTLIER, INPUT_LOWRANK,
                                                INPUT_HUGE,  INPUT_CONST,   INPUT_ZERO};
 
-static const struct {
-	const char *label, *yaml;
-} built_in[] = {
-	{"d64 causal", "{head_dim: 64, mask: causal, passes: [forward, backward], kv_group: 1}"},
-	{"d64 full", "{head_dim: 64, passes: [forward, backward], kv_group: 1}"},
-	{"d128 causal", "{head_dim: 128, mask: causal, passes: [forward, backward], kv_group: 1}"},
-	{"d128 full", "{head_dim: 128, passes: [forward, backward], kv_group: 1}"},
-};
-enum { BUILT_IN = sizeof built_in / sizeof *built_in };
-
 static const char *const dtype_names[] = {[DTYPE_FP16] = "fp16", [DTYPE_BF16] = "bf16"};
-enum { DTYPES = 2 };
 
-/* One spec in one dtype, compiled with several tiles; the first is the planner's. */
-struct line {
-	const char *label;
-	enum dtype dtype;
-	int tiles;
-	fagen_spec *spec[TILES_MAX];
-	const fagen_kernel *kernel[TILES_MAX];
-	char tile[TILES_MAX][48]; /* "128x128 64x128": rows x keys, forward and backward */
+struct worst {
+	double rms, ratio;
+	char where[96];
 };
-
-struct worst { double rms, ratio; char where[96]; };
 
 struct study {
 	fagen_runtime *rt;
@@ -51,10 +33,10 @@ struct study {
 	const char *json_path;
 	struct gpu gpu;
 	int line_count;
-	struct line line[SPECS_MAX * DTYPES];
+	struct line line[STUDY_LINES_MAX];
 	struct text json;
 	bool not_finite;
-	struct worst worst[SPECS_MAX * DTYPES][TENSOR_COUNT];
+	struct worst worst[STUDY_LINES_MAX][TENSOR_COUNT];
 };
 
 static void usage(FILE *f)
@@ -68,6 +50,8 @@ static void usage(FILE *f)
 	      "  --up-to N     longest sequence, 128 to 16384 (default 4096; without SPEC 2048 for all data but gauss)\n"
 	      "  --json FILE   all rows, for bench/plot.py\n"
 	      "  --device N    CUDA device (default 0)\n\n"
+	      "Data: gauss, independent normal; outlier, a few channels 20 times larger (8 in queries and keys); lowrank, three\n"
+	      "directions and a little noise; huge, scores of some thousands; const, rows that repeat one value; zero, all scores 0.\n\n"
 	      "exit status: 0 done, 1 the spec is wrong, 2 usage, 3 no GPU, driver or compiler, 4 a result is not finite\n",
 	      f);
 }
@@ -76,166 +60,6 @@ static int machine_fail(const char *message)
 {
 	fprintf(stderr, "%s\n", message);
 	return EXIT_MACHINE;
-}
-
-static int code_exit(int code) { return code == FAGEN_ERROR_SPEC || code == FAGEN_ERROR_INVALID ? EXIT_REQUEST : EXIT_MACHINE; }
-
-/* ---- kernels ---- */
-
-/* The spec of a line with one tile for each pass. */
-static int variant_load(struct study *s, struct line *l, const struct spec *of, const struct tile_request tile[PASS_COUNT])
-{
-	struct spec spec = *of;
-	struct text yaml = {0};
-	fagen_error error = {.struct_size = sizeof error};
-	spec.dtype = l->dtype;
-	memcpy(spec.tile, tile, sizeof spec.tile);
-	spec_print(&yaml, &spec);
-	const int code = fagen_spec_parse(&l->spec[l->tiles], s->rt, text_str(&yaml), yaml.len, l->label, &error);
-	text_free(&yaml);
-	if (code) {
-		fprintf(stderr, "%s\n", error.message);
-		return code_exit(code);
-	}
-	l->tiles++;
-	return 0;
-}
-
-struct compile {
-	struct study *s;
-	int first; /* tile */
-	int code[SPECS_MAX * DTYPES * TILES_MAX];
-	fagen_error error[SPECS_MAX * DTYPES * TILES_MAX];
-};
-
-static void kernel_compile(void *context, int64_t item)
-{
-	struct compile *c = context;
-	struct line *l = &c->s->line[item / TILES_MAX];
-	const int tile = (int)(item % TILES_MAX);
-	const fagen_problem problem = {.struct_size = sizeof problem, .align = 16};
-	if (tile < c->first || tile >= l->tiles)
-		return;
-	c->error[item].struct_size = sizeof *c->error;
-	c->code[item] = fagen_kernel_get((fagen_kernel **)&l->kernel[tile], c->s->rt, l->spec[tile], &problem,
-	                                 c->s->device, &c->error[item]);
-}
-
-/* The kernels of all lines from a tile on, on all cores. */
-static int kernels_compile(struct study *s, int first)
-{
-	struct compile *c = calloc(1, sizeof *c);
-	if (!c)
-		return machine_fail("Out of memory.");
-	c->s = s;
-	c->first = first;
-	parallel_for((int64_t)s->line_count * TILES_MAX, kernel_compile, c);
-	int status = 0;
-	for (int i = 0; i < s->line_count * TILES_MAX && !status; i++)
-		if (c->code[i]) {
-			fprintf(stderr, "%s\n", c->error[i].message);
-			status = code_exit(c->code[i]);
-		}
-	free(c);
-	return status;
-}
-
-static int64_t tile_area(const struct candidate *c) { return (int64_t)c->tile_m * c->tile_n; }
-
-/* The smallest or the largest admissible tile of another shape than those in `taken`; of equal shapes the one predicted to
- * be faster. NULL: there is none. */
-static const struct candidate *tile_pick(const struct plan *p, bool large, const struct candidate *const taken[2])
-{
-	const struct candidate *best = NULL;
-	for (int i = 0; i < p->candidate_count; i++) {
-		const struct candidate *c = &p->candidate[i];
-		bool other = !*c->reason;
-		for (int t = 0; t < 2; t++)
-			other = other && !(taken[t] && taken[t]->tile_m == c->tile_m && taken[t]->tile_n == c->tile_n);
-		if (!other)
-			continue;
-		const int64_t more = best ? (tile_area(c) - tile_area(best)) * (large ? 1 : -1) : 1;
-		const bool faster = best && c->tile_m == best->tile_m && c->tile_n == best->tile_n && c->time_us < best->time_us;
-		if (more > 0 || faster)
-			best = c;
-	}
-	return best;
-}
-
-/* Two more kernels of a line: its smallest tiles, and its largest; passes with fewer shapes keep the planner's. */
-static int tiles_add(struct study *s, struct line *l, const struct spec *of)
-{
-	struct tile_request tile[2][PASS_COUNT] = {{{0}}};
-	bool found[2] = {false};
-	for (int pass = 0; pass < PASS_COUNT; pass++) {
-		const struct plan *p = of->passes[pass] ? runtime_plan(l->kernel[0], (enum pass)pass) : NULL;
-		if (!p)
-			continue;
-		const struct candidate *taken[2] = {&p->candidate[p->chosen], NULL};
-		for (int large = 0; large < 2; large++) {
-			const struct candidate *c = tile_pick(p, large, taken);
-			if (!c)
-				break;
-			taken[1] = c;
-			found[large] = true;
-			tile[large][pass] = (struct tile_request){c->tile_m, c->tile_n, c->warps, c->stages};
-		}
-	}
-	for (int large = 0; large < 2; large++) {
-		const int status = found[large] ? variant_load(s, l, of, tile[large]) : 0;
-		if (status)
-			return status;
-	}
-	return 0;
-}
-
-static void tile_print(char to[48], const fagen_kernel *kernel)
-{
-	*to = '\0';
-	for (int pass = 0; pass < PASS_COUNT; pass++) {
-		const struct plan *p = runtime_plan(kernel, (enum pass)pass);
-		const size_t len = strlen(to);
-		if (p)
-			snprintf(to + len, 48 - len, "%s%dx%d", len ? " " : "", p->candidate[p->chosen].tile_m,
-			         p->candidate[p->chosen].tile_n);
-	}
-}
-
-static int line_add(struct study *s, const char *label, const char *name)
-{
-	fagen_error error = {.struct_size = sizeof error};
-	fagen_spec *spec;
-	const int code = check_spec(&spec, s->rt, name, &error);
-	if (code) {
-		fprintf(stderr, "%s\n", error.message);
-		return code_exit(code);
-	}
-	static const struct tile_request any[PASS_COUNT];
-	for (int dtype = 0; dtype < DTYPES; dtype++) {
-		struct line *l = &s->line[s->line_count++];
-		*l = (struct line){.label = label, .dtype = (enum dtype)dtype};
-		const int status = variant_load(s, l, runtime_spec(spec), any);
-		if (status)
-			return status;
-	}
-	return 0;
-}
-
-static int lines_make(struct study *s, char *const *specs, int count)
-{
-	int status = 0;
-	for (int i = 0; i < (count ? count : BUILT_IN) && !status; i++)
-		status = count ? line_add(s, specs[i], specs[i]) : line_add(s, built_in[i].label, built_in[i].yaml);
-	if (!status)
-		status = kernels_compile(s, 0);
-	for (int i = 0; i < s->line_count && !status; i++)
-		status = tiles_add(s, &s->line[i], runtime_spec(s->line[i].spec[0]));
-	if (!status)
-		status = kernels_compile(s, 1);
-	for (int i = 0; i < s->line_count && !status; i++)
-		for (int t = 0; t < s->line[i].tiles; t++)
-			tile_print(s->line[i].tile[t], s->line[i].kernel[t]);
-	return status;
 }
 
 /* ---- points ---- */
@@ -268,7 +92,8 @@ static void deviation_json(struct text *t, const struct deviation *d)
 	text_puts(t, "}");
 }
 
-static void row_json(struct text *t, const struct line *l, const struct check_case *c, const struct deviations *d, int row)
+static void row_json(struct text *t, const struct line *l, const struct check_case *c, const struct deviations *d,
+                     int row)
 {
 	const struct deviation_row *r = &d->row[row];
 	const struct deviation plain = deviation_relative(&r->plain, r->exact);
@@ -403,7 +228,7 @@ static int study_run(struct study *s, char *const *specs, int count)
 		diag_free(&diag);
 		return status;
 	}
-	int status = lines_make(s, specs, count);
+	int status = lines_make(s->line, &s->line_count, specs, count, s->rt, s->device);
 	if (!status)
 		puts("Deviation from exact results, in units of the exact result's RMS; ratio: the worst tile's over the plain one's.");
 	for (int i = 0; i < s->line_count && !status; i++)
@@ -446,7 +271,8 @@ static int64_t number_option(const char *name, const char *text, int64_t low, in
 	const long long n = strtoll(text, &end, 10);
 	if (end != text && !*end && n >= low && n <= high)
 		return n;
-	fprintf(stderr, "error: %s %s: expected a whole number from %" PRId64 " to %" PRId64 ".\n", name, text, low, high);
+	fprintf(stderr, "error: %s %s: expected a whole number from %" PRId64 " to %" PRId64 ".\n", name, text, low,
+	        high);
 	return -1;
 }
 
@@ -475,11 +301,14 @@ int cmd_deviation(int argc, char **argv)
 			s->device = (int)n;
 			status = n < 0 ? EXIT_USAGE : 0;
 			break;
-		case 'h': usage(stdout); free(s); return 0;
+		case 'h':
+			usage(stdout);
+			free(s);
+			return 0;
 		default: usage(stderr); status = EXIT_USAGE;
 		}
-	if (!status && argc - optind > SPECS_MAX) {
-		fprintf(stderr, "error: %d specs; a study takes at most %d.\n", argc - optind, SPECS_MAX);
+	if (!status && argc - optind > STUDY_SPECS_MAX) {
+		fprintf(stderr, "error: %d specs; a study takes at most %d.\n", argc - optind, STUDY_SPECS_MAX);
 		status = EXIT_USAGE;
 	}
 	if (!status && fagen_open(&s->rt, NULL, &error))

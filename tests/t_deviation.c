@@ -66,8 +66,15 @@ END_TEST
 START_TEST(backward_hands_out_forward)
 {
 	enum { HEADS = 4, ROWS = 20, D = 16, N = HEADS * ROWS * D };
-	const struct ref_case c = {.batch = 1, .heads_q = HEADS, .heads_kv = HEADS, .seqlen_q = ROWS, .seqlen_k = ROWS,
-	                           .head_dim_qk = D, .head_dim_v = D, .softmax_scale = 0.25, .keep_256 = 256};
+	const struct ref_case c = {.batch = 1,
+	                           .heads_q = HEADS,
+	                           .heads_kv = HEADS,
+	                           .seqlen_q = ROWS,
+	                           .seqlen_k = ROWS,
+	                           .head_dim_qk = D,
+	                           .head_dim_v = D,
+	                           .softmax_scale = 0.25,
+	                           .keep_256 = 256};
 	static double x[4][N], got[2][N], want[2][N], grad[3][N];
 	for (int i = 0; i < 4; i++)
 		input_fill(x[i], N / D, D, INPUT_GAUSS, (enum input_role)i, 0.25, false, 3, 0);
@@ -93,8 +100,9 @@ static int deviation(const char *arguments, bool driver)
 	char command[2048];
 	fagen = fagen ? fagen : "build/release/fagen";
 	snprintf(command, sizeof command,
-	         "ASAN_OPTIONS=detect_leaks=0 FAGEN_CACHE_DIR=%s LD_LIBRARY_PATH=\"%s\" %s check --deviation %s 2>&1", folder,
-	         driver ? "$(dirname $(realpath ${FAGEN:-build/release/fagen}))/tests/fake" : "", fagen, arguments);
+	         "ASAN_OPTIONS=detect_leaks=0 FAGEN_CACHE_DIR=%s LD_LIBRARY_PATH=\"%s\" %s check --deviation %s 2>&1",
+	         folder, driver ? "$(dirname $(realpath ${FAGEN:-build/release/fagen}))/tests/fake" : "", fagen,
+	         arguments);
 	FILE *pipe = popen(command, "r");
 	ck_assert_ptr_nonnull(pipe);
 	const size_t len = fread(output, 1, sizeof output - 1, pipe);
@@ -162,14 +170,16 @@ START_TEST(studies)
 	fclose(f);
 	const char *row[2];
 	for (int i = 0; i < 2; i++) {
-		const char *const start[2] = {"\"dtype\": \"fp16\", \"data\": \"gauss\", \"seqlen\": 128, \"tensor\": \"out\"",
-		                              "\"dtype\": \"bf16\", \"data\": \"gauss\", \"seqlen\": 128, \"tensor\": \"out\""};
+		const char *const start[2] = {
+			"\"dtype\": \"fp16\", \"data\": \"gauss\", \"seqlen\": 128, \"tensor\": \"out\"",
+			"\"dtype\": \"bf16\", \"data\": \"gauss\", \"seqlen\": 128, \"tensor\": \"out\""};
 		row[i] = strstr(json, start[i]);
 		ck_assert_msg(row[i] != NULL, "%.400s", json);
 		const char *tiles = strstr(row[i], "\"fagen\": [");
 		ck_assert_ptr_nonnull(tiles);
 		int count = 0;
-		for (const char *at = tiles, *end = strchr(tiles, ']'); (at = strstr(at, "\"rms\": null")) && at < end; at++)
+		for (const char *at = tiles, *end = strchr(tiles, ']'); (at = strstr(at, "\"rms\": null")) && at < end;
+		     at++)
 			count++;
 		ck_assert_int_eq(count, 3);
 	}
