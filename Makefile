@@ -138,14 +138,20 @@ build/fuzz/fuzz_%: tests/fuzz_%.c tests/fuzz_main.c tests/fuzz.h $(FUZZ_GEN) $(w
 	@mkdir -p $(@D)
 	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ $(filter %.c,$^) -lyaml -lm
 $(B)/tests/t_explain: | $(B)/fagen
+$(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex real real-dump
+.PHONY: bench bench-flex deviation plots real real-dump
 PYTHON ?= python3
-bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write"
+bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
 bench-flex: ## time fagen beside FlexAttention on this GPU: make bench-flex BENCH=--write
 	@$(PYTHON) bench/flex.py $(BENCH)
+deviation: ## how far results are from exact ones on this GPU: make deviation DEVIATION=--write
+	@$(PYTHON) bench/deviation.py $(DEVIATION)
+plots: ## bench/plot.py on small made-up rows, where Python has matplotlib
+	@sh tests/plots/run $(PYTHON)
+check: plots
 build/python/dump: bench/real/requirements.txt
 	rm -rf $@ && mkdir -p $(@D)
 	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<

@@ -2,7 +2,6 @@
 variant is compiled once, its results are compared, then both take their turn in every round, timed by CUDA events, median.
 FlexAttention's block mask is made once, outside the timing. `make bench-flex` runs it."""
 import argparse
-import datetime
 import pathlib
 import statistics
 import subprocess
@@ -20,6 +19,7 @@ import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fagen_ctypes as fagen
+import report
 
 BATCH, HEADS, SEQ, D, BLOCK = 2, 16, 8192, 128, 128
 
@@ -103,11 +103,12 @@ def variant_run(runtime, variant, data, seconds, folder):
     flex = Flex(variant, data)
     wrong = peers.differences(ours.results(), flex.results())
     if wrong:
-        raise fagen.FagenError(f"{variant.name}: fagen and FlexAttention disagree, so nothing is timed: {wrong}")
+        raise fagen.FagenError(f"fagen and FlexAttention disagree, so nothing is timed: {wrong}")
     row |= {"density": flex.density(), "flex first": flex.first, "source": source_ms(path, ours.kernel.info().target.decode())}
     for which in peers.PASSES:
         row[which] = peers.time_round_robin({"fagen": ours.run[which], "flex": flex.run[which]}, seconds)
-    return row
+    told = ", ".join(f"{w} {row[w]['fagen'] * 1e-3:.3f} ms, {ratio(row, w):.2f} of FlexAttention" for w in peers.PASSES)
+    return row, f"{told}, source in {row['source']:.1f} ms"
 
 
 def ratio(row, which):
@@ -117,23 +118,21 @@ def ratio(row, which):
 def table(results):
     lines = ["| variant | density | fagen fwd ms | Flex fwd ms | Flex/fagen | fagen bwd ms | Flex bwd ms | Flex/fagen "
              "| spec to source ms | first call s, fagen | Flex |", "|" + "---|" * 11]
-    for name, row in results:
+    for variant, row in results:
         times = [cell for w in peers.PASSES
                  for cell in (f"{row[w]['fagen'] * 1e-3:.3f}", f"{row[w]['flex'] * 1e-3:.3f}", f"{ratio(row, w):.2f}")]
-        lines.append(f"| {name} | {row['density']:.2f} | {' | '.join(times)} | {row['source']:.1f} | {row['fagen first']:.1f} | {row['flex first']:.1f} |")
+        lines.append(f"| {variant.name} | {row['density']:.2f} | {' | '.join(times)} | {row['source']:.1f} | {row['fagen first']:.1f} | {row['flex first']:.1f} |")
     return "\n".join(lines)
 
 
-def report(results, runtime, seconds):
-    p = torch.cuda.get_device_properties(0)
+def page(results, machine, seconds):
     means = ", ".join(f"{w} {statistics.geometric_mean(ratio(r, w) for _, r in results):.2f} (least {min(ratio(r, w) for _, r in results):.2f})"
                       for w in peers.PASSES)
-    return (f"# fagen beside FlexAttention on {p.name}\n\n{datetime.date.today()}, fagen {runtime.version()}, {p.multi_processor_count} SMs, PyTorch "
-            f"{torch.__version__}, CUDA {torch.version.cuda}. b={BATCH} h={HEADS} s={SEQ} d={D}, bf16, random normal data, layout [batch, head, seq, "
-            "dim]. Median of rounds in which both run once, results compared before. Flex/fagen above 1: fagen is faster. Density: share of the 128x128 "
-            "blocks that FlexAttention's block mask keeps; the mask is made outside the timing. First call: both passes, compilation included (fagen's "
-            "may come from its cache). Spec to source: parsing, analysis, planning and emission of the slower pass. "
-            f"The run took {seconds:.0f} s. Written by `make bench-flex`.\n\n{table(results)}\n\n"
+    return (f"# fagen beside FlexAttention on {machine['gpu']}\n\n{report.heading(machine)} b={BATCH} h={HEADS} s={SEQ} d={D}, bf16, random normal "
+            "data, layout [batch, head, seq, dim]. Median of rounds in which both run once, results compared before. Flex/fagen above 1: fagen is "
+            "faster. Density: share of the 128x128 blocks that FlexAttention's block mask keeps; the mask is made outside the timing. First call: both "
+            "passes, compilation included (fagen's may come from its cache). Spec to source: parsing, analysis, planning and emission of the slower "
+            f"pass. The run took {seconds:.0f} s. Written by `make bench-flex`.\n\n{table(results)}\n\n"
             f"Geometric means of Flex/fagen: {means}. Slowest from spec to source: {max(r['source'] for _, r in results):.1f} ms.\n")
 
 
@@ -144,50 +143,23 @@ def main():
     p.add_argument("--limit", type=float, default=130, help="start no variant after this many seconds (default 130)")
     p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the figures (default: bench/results/<gpu>-flex.md)")
     o = p.parse_args()
-    if not torch.cuda.is_available():
-        print("bench: no GPU that PyTorch can use", file=sys.stderr)
-        return 3
     torch._functorch.config.donated_buffer = False  # backward is called again on the same graph
-    began = time.monotonic()
-    try:
-        runtime = fagen.Runtime()
-        gpu = fagen.device_name(torch.cuda.get_device_name(0)) or torch.cuda.get_device_name(0)
-    except (fagen.FagenError, OSError) as e:
-        print(f"bench: {e}", file=sys.stderr)
-        return 3
+    runtime, gpu = report.gpu_open()
+    run = report.Run(o.limit)
     torch.manual_seed(1)
     data = [torch.randn(BATCH, HEADS, SEQ, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
     chosen = [v for v in variants() if not o.variant or v.name in o.variant]
     if not chosen:
         p.error("no such variant; there are " + ", ".join(v.name for v in variants()))
-    results, failed, skipped = [], [], 0
     with tempfile.TemporaryDirectory() as folder:
-        for variant in chosen:
-            if time.monotonic() - began > o.limit:
-                skipped += 1
-                continue
-            try:
-                row = variant_run(runtime, variant, data, o.seconds, pathlib.Path(folder))
-                results.append((variant.name, row))
-                print(f"{variant.name}: " + ", ".join(f"{w} {row[w]['fagen'] * 1e-3:.3f} ms, {ratio(row, w):.2f} of FlexAttention" for w in peers.PASSES)
-                      + f", source in {row['source']:.1f} ms", file=sys.stderr, flush=True)
-            except (fagen.FagenError, RuntimeError, subprocess.CalledProcessError) as e:
-                failed.append(f"{variant.name}: {e}")
-                print(f"bench: {failed[-1]}", file=sys.stderr, flush=True)
-            torch.cuda.empty_cache()
+        results = run.each(chosen, lambda v: v.name, lambda v: variant_run(runtime, v, data, o.seconds, pathlib.Path(folder)))
     if results:
-        text = report(results, runtime, time.monotonic() - began)
+        machine = report.machine(runtime)
+        text = page(results, machine, run.seconds())
         print(text)
         if o.write is not None:
-            path = pathlib.Path(o.write) if o.write else HERE / "results" / f"{gpu.lower().replace(' ', '-')}-flex.md"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            print(f"written to {path}", file=sys.stderr)
-    if skipped:
-        print(f"bench: {skipped} variants were not run: {o.limit:.0f} s were over (--limit)", file=sys.stderr)
-    for line in failed:
-        print(f"bench: {line}", file=sys.stderr)
-    return 4 if failed else 0
+            report.written(pathlib.Path(o.write) if o.write else HERE / "results" / f"{report.file_name(machine, gpu)}-flex.md", text)
+    return run.status()
 
 
 if __name__ == "__main__":

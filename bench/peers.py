@@ -1,15 +1,15 @@
 """fagen beside PyTorch's attention backends on one GPU: every peer of a configuration takes its turn in every round, timed
 by CUDA events, median. Results are compared with FlashAttention-2 before anything is timed. `make bench` runs it.
 
-FLOPs by the usual count: forward 4*b*h*sq*sk*d, half of it when causal; backward 2.5 times that."""
+FLOPs by the usual count: forward 4*b*h*sq*sk*d, half of it when causal; backward 2.5 times that.
+Memory is what a call takes beside its inputs at the most, outputs included; that of "backward" is of both passes one after
+the other, for what the first keeps for the second is memory too."""
 import argparse
-import datetime
 import math
 import pathlib
 import statistics
 import sys
 import tempfile
-import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
@@ -24,6 +24,7 @@ except ImportError:
     sys.exit(3)
 
 import fagen_ctypes as fagen
+import report
 
 TOKENS, WIDTH = 16384, 2048  # of every configuration: batch * seq, heads * d
 PASSES = ("forward", "backward")
@@ -40,9 +41,19 @@ class Case:
         f = 4.0 * self.batch * self.heads * self.seq * self.seq * self.d / (2 if self.causal else 1)
         return f * 2.5 if which == "backward" else f
 
-    def spec(self):
+    def spec(self, passes="forward, backward"):
         group = self.heads // self.heads_kv
-        return f"head_dim: {self.d}\ndtype: bf16\npasses: [forward, backward]\nkv_group: {group}\n" + ("mask: causal\n" if self.causal else "")
+        return f"head_dim: {self.d}\ndtype: bf16\npasses: [{passes}]\nkv_group: {group}\n" + ("mask: causal\n" if self.causal else "")
+
+    def scores_bytes(self):
+        """Of standard attention: scores, probabilities and their gradients, in float32."""
+        return 4 * 4 * self.batch * self.heads * self.seq * self.seq
+
+    def memory_allowed(self, which):
+        """Outputs, LSE, D and a float32 dQ: linear in the sequence."""
+        rows, keys = self.batch * self.heads * self.seq, self.batch * self.heads_kv * self.seq
+        forward = rows * (2 * self.d + 4)
+        return forward if which == "forward" else forward + 2 * (rows + 2 * keys) * self.d + rows * (4 + 4 * self.d)
 
     def label(self):
         return f"{self.d} | {'causal' if self.causal else 'full'} | {self.batch} | {self.seq} | {self.heads}/{self.heads_kv}"
@@ -83,6 +94,13 @@ class Fagen:
         self.run["backward"]()
         return [self.out, *self.grads]
 
+    def memory(self, forward=None):
+        """`forward`: a kernel of the forward pass alone, whose workspace it needs; else that of both."""
+        size = lambda *tensors: sum(t.numel() * t.element_size() for t in tensors)
+        alone = forward.workspace_size(self.forward_args) if forward else self.workspace.numel()
+        results = size(self.out, self.lse)
+        return {"forward": results + alone, "backward": results + size(*self.grads) + self.workspace.numel()}
+
 
 class Sdpa:
     def __init__(self, backend, case, data):
@@ -94,13 +112,28 @@ class Sdpa:
             with sdpa_kernel(backend):
                 return F.scaled_dot_product_attention(*inputs, is_causal=case.causal, **gqa)
 
+        both = lambda: torch.autograd.grad(forward(), inputs, dout)
+        both()  # libraries allocate workspaces of their own at the first call
+        self.peak = {"forward": peak(forward), "backward": peak(both)}
         self.out = forward()
         self.grads = lambda: torch.autograd.grad(self.out, inputs, dout, retain_graph=True)
-        self.run = {"forward": lambda: forward(), "backward": self.grads}
-        self.grads()
+        self.run = {"forward": forward, "backward": self.grads}
 
     def results(self):
         return [self.out.detach(), *self.grads()]
+
+    def memory(self):
+        return self.peak
+
+
+def peak(run):
+    """Bytes that the call allocates at the most beside what there was."""
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 def stream():
@@ -134,8 +167,9 @@ def differences(ours, theirs):
 
 # ---- time ----
 
-def time_round_robin(runs, seconds):
-    """{name: microseconds}: median over rounds, every peer once in each. The queue is kept full, so the host is not timed."""
+def time_round_robin(runs, seconds, least=5):
+    """{name: microseconds}: median over at least `least` rounds, every peer once in each. The queue is kept full, so the host
+    is not timed."""
     def rounds(n):
         events = {name: [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(n)] for name in runs}
         for i in range(n):
@@ -149,12 +183,25 @@ def time_round_robin(runs, seconds):
 
     warm = rounds(2)
     once = sum(t[-1] for t in warm.values()) * 1e-6 + 6e-4
-    measured = rounds(max(5, min(40, int(seconds / once))))
+    measured = rounds(max(least, min(40, int(seconds / once))))
     return {name: statistics.median(t) for name, t in measured.items()}
 
 
+def standard_run(rows, name, make, ours):
+    """Adds one slow contender, alone and with few repetitions: the memory it takes leaves no room for company."""
+    slow = peer_make(make)
+    if slow is None:
+        return
+    wrong = differences(slow.results(), ours.results())
+    if wrong:
+        raise fagen.FagenError(f"fagen and {name} disagree: {wrong}")
+    rows["memory"][name] = slow.memory()
+    for which in PASSES:
+        rows[which] |= time_round_robin({name: slow.run[which]}, 0.02, 3)
+
+
 def case_run(runtime, case, options, gpu, folder):
-    """{pass: {peer: us, "predicted": us}}."""
+    """{pass: {peer: us, "predicted": us}, "memory": {peer: {pass: bytes}}}."""
     b, s, d = case.batch, case.seq, case.d
     torch.manual_seed(1)
     new = lambda heads: torch.randn(b, heads, s, d, device="cuda", dtype=torch.bfloat16)
@@ -164,34 +211,31 @@ def case_run(runtime, case, options, gpu, folder):
     spec = runtime.spec(case.spec(), path.name)
 
     ours = Fagen(runtime, spec, case, data)
+    forward = runtime.kernel(runtime.spec(case.spec("forward"), path.name), b, case.heads, case.heads_kv, s, s)
     peers = {"fagen": ours, "FA2": peer_make(lambda: Sdpa(SDPBackend.FLASH_ATTENTION, case, data)),
              "cuDNN": peer_make(lambda: Sdpa(SDPBackend.CUDNN_ATTENTION, case, data))}
-    if options.math and s <= 2048:
-        peers["math"] = peer_make(lambda: Sdpa(SDPBackend.MATH, case, data))
     peers = {name: p for name, p in peers.items() if p}
     yardstick = peers.get("FA2") or peers.get("cuDNN")
     if yardstick is None:
         raise fagen.FagenError("neither FlashAttention-2 nor cuDNN of PyTorch runs here: there is nothing to compare with")
     wrong = differences(ours.results(), yardstick.results())
     if wrong:
-        raise fagen.FagenError(f"{case.label()}: fagen and PyTorch disagree, so nothing is timed: {wrong}")
+        raise fagen.FagenError(f"fagen and PyTorch disagree, so nothing is timed: {wrong}")
 
     predicted = fagen.predictions(path, gpu, b, case.heads, case.heads_kv, s)
-    rows = {}
+    rows = {"memory": {name: p.memory(forward) if p is ours else p.memory() for name, p in peers.items()}}
     for which in PASSES:
         rows[which] = time_round_robin({name: p.run[which] for name, p in peers.items()}, options.seconds)
         if which in predicted:
             rows[which]["predicted"] = predicted[which][0]
+    del peers, yardstick
+    if case.scores_bytes() <= options.math_up_to * 1e9:
+        standard_run(rows, "math", lambda: Sdpa(SDPBackend.MATH, case, data), ours)
     if s <= options.standard_up_to:
-        del peers
-        standard = peer_make(lambda: Fagen(runtime, spec, case, data, naive=True))
-        if standard:
-            wrong = differences(standard.results(), ours.results())
-            if wrong:
-                raise fagen.FagenError(f"{case.label()}: fagen and its naive kernels disagree: {wrong}")
-            for which in PASSES:
-                rows[which]["standard"] = time_round_robin({"standard": standard.run[which]}, 0.02)["standard"]
-    return rows
+        standard_run(rows, "standard", lambda: Fagen(runtime, spec, case, data, naive=True), ours)
+    told = lambda w: f"{w} {case.flops(w) / rows[w]['fagen'] * 1e-6:.0f} TFLOP/s" + "".join(
+        f", {rows[w][n] / rows[w]['fagen']:.2f} of {n}" for n in ("FA2", "cuDNN") if n in rows[w])
+    return rows, "  ".join(told(w) for w in PASSES)
 
 
 # ---- tables ----
@@ -222,80 +266,82 @@ def summary(results):
     predicted = [r[w]["predicted"] / r[w]["fagen"] for _, r in results for w in PASSES if "predicted" in r[w]]
     if predicted:
         lines.append(f"predicted/measured: {min(predicted):.2f} to {max(predicted):.2f}, geometric mean {statistics.geometric_mean(predicted):.2f}")
-    return "\n".join("- " + line for line in lines)
+    return "\n".join("- " + line for line in lines + memory_lines(results))
 
 
-def report(results, runtime, seconds):
+def memory_lines(results):
+    """fagen's memory against what the design allows; what is above it are rows that fill tiles up."""
+    lines = []
+    for which in PASSES:
+        over = [(r["memory"]["fagen"][which] / case.memory_allowed(which), case) for case, r in results]
+        most, case = max(over, key=lambda o: o[0])
+        what = "outputs + LSE" if which == "forward" else "outputs + LSE + D + float32 dQ, both passes"
+        lines.append(f"memory, {which}: {min(o for o, _ in over):.3f} to {most:.3f} times {what} (most: {case.label()})")
+    return lines
+
+
+def records(results):
+    """The JSON rows: one for each case, pass and contender."""
+    rows = []
+    for case, measured in results:
+        shape = {"d": case.d, "mask": "causal" if case.causal else "full", "batch": case.batch, "seq": case.seq, "heads": case.heads,
+                 "heads_kv": case.heads_kv}
+        for which in PASSES:
+            rows += [shape | {"pass": which, "contender": name, "ms": round(us * 1e-3, 5), "tflops": round(case.flops(which) / us * 1e-6, 2),
+                              "memory": measured["memory"][name][which]} for name, us in measured[which].items() if name != "predicted"]
+    return rows
+
+
+def page(results, machine, seconds):
     names = [n for n in ("fagen", "FA2", "cuDNN", "math", "standard") if any(n in r[w] for _, r in results for w in PASSES)]
-    p = torch.cuda.get_device_properties(0)
-    cudnn = torch.backends.cudnn.version()
-    head = (f"# fagen beside its peers on {p.name}\n\n{datetime.date.today()}, fagen {runtime.version()}, {p.multi_processor_count} SMs, PyTorch "
-            f"{torch.__version__}, CUDA {torch.version.cuda}, cuDNN {cudnn}. bf16, random normal data, layout [batch, head, seq, dim]. TFLOP/s, median of "
-            "rounds in which every peer runs once; FLOPs: forward 4*b*h*s*s*d, half of it when causal, backward 2.5 times that. FA2, cuDNN and math are "
-            "backends of PyTorch's scaled_dot_product_attention; standard is fagen's own naive kernels, scores in memory in float32. "
+    head = (f"# fagen beside its peers on {machine['gpu']}\n\n{report.heading(machine)} bf16, random normal data, layout [batch, head, seq, dim]. "
+            "TFLOP/s, median of rounds in which every peer runs once; FLOPs: forward 4*b*h*s*s*d, half of it when causal, backward 2.5 times that. "
+            "FA2, cuDNN and math are backends of PyTorch's scaled_dot_product_attention, math being the standard attention, with its scores in "
+            "memory; standard is the same by fagen's own naive kernels, in float32. Both of these are timed alone, in fewer rounds. "
             f"The run took {seconds:.0f} s. Written by `make bench`.")
     parts = [head] + [f"## {w.capitalize()}\n\n{table(results, w, names)}" for w in PASSES] + ["## Summary\n\n" + summary(results)]
     return "\n\n".join(parts) + "\n"
+
+
+def figures_write(path, results, machine, text, gpu):
+    """The table at `path`, or where `make bench` keeps it; rows and plots beside it, or in docs/bench."""
+    name = report.file_name(machine, gpu)
+    table_at = pathlib.Path(path) if path else HERE / "results" / f"{name}.md"
+    rows_at = table_at.with_suffix(".json") if path else report.ROOT / "docs" / "bench" / f"{name}.json"
+    report.written(table_at, text)
+    report.written(rows_at, report.rows_json(machine, records(results)))
+    report.plot("bench", rows_at, rows_at.with_suffix(""))
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--quick", action="store_true", help="12 configurations instead of all")
     p.add_argument("--d", type=int, action="append", help="only this head dimension (may be repeated)")
-    p.add_argument("--math", action="store_true", help="PyTorch's math backend too, up to seq 2048")
+    p.add_argument("--math-up-to", type=float, default=None, metavar="GB",
+                   help="time PyTorch's math backend, the standard attention, where its scores take no more (default: 40; 0 with --quick)")
     p.add_argument("--standard-up-to", type=int, default=None, metavar="SEQ",
                    help="time the naive kernels up to this length (default: 2048; 0 with --quick)")
     p.add_argument("--seconds", type=float, default=None, help="of measurement for each configuration and pass (default 0.3; 0.15 with --quick)")
     p.add_argument("--limit", type=float, default=None, help="start no configuration after this many seconds (default 140; 36 with --quick)")
-    p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the figures (default: bench/results/<gpu>.md)")
+    p.add_argument("--write", nargs="?", const="", metavar="FILE",
+                   help="write the table (default: bench/results/<gpu>.md), and rows and plots (docs/bench/<gpu>.json, or beside FILE)")
     o = p.parse_args()
     pick = lambda given, full, quick: given if given is not None else quick if o.quick else full
-    o.standard_up_to, o.seconds, o.limit = pick(o.standard_up_to, 2048, 0), pick(o.seconds, 0.3, 0.15), pick(o.limit, 140, 36)
-    if not torch.cuda.is_available():
-        print("bench: no GPU that PyTorch can use; the peers are timed on a GPU only", file=sys.stderr)
-        return 3
+    o.math_up_to, o.standard_up_to = pick(o.math_up_to, 40, 0), pick(o.standard_up_to, 2048, 0)
+    o.seconds, o.limit = pick(o.seconds, 0.3, 0.15), pick(o.limit, 140, 36)
 
-    began = time.monotonic()
+    runtime, gpu = report.gpu_open()
+    run = report.Run(o.limit)
     cases = [case for case in (cases_quick() if o.quick else cases_default()) if not o.d or case.d in o.d]
-    results, failed, skipped = [], [], 0
-    try:
-        runtime = fagen.Runtime()
-        name = torch.cuda.get_device_name(0)
-        gpu = fagen.device_name(name)
-    except (fagen.FagenError, OSError) as e:
-        print(f"bench: {e}", file=sys.stderr)
-        return 3
-    torch.cuda.init()
-    torch.empty(1, device="cuda")  # the primary context, which fagen then shares
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases:
-            if time.monotonic() - began > o.limit:
-                skipped += 1
-                continue
-            try:
-                rows = case_run(runtime, case, o, gpu, pathlib.Path(folder))
-                results.append((case, rows))
-                print(f"{case.label()}  " + "  ".join(
-                    f"{w} {case.flops(w) / rows[w]['fagen'] * 1e-6:.0f} TFLOP/s" + "".join(
-                        f", {rows[w][n] / rows[w]['fagen']:.2f} of {n}" for n in ("FA2", "cuDNN") if n in rows[w]) for w in PASSES),
-                    file=sys.stderr, flush=True)
-            except (fagen.FagenError, torch.OutOfMemoryError) as e:
-                failed.append(str(e))
-                print(f"bench: {e}", file=sys.stderr, flush=True)
-            torch.cuda.empty_cache()
+        results = run.each(cases, Case.label, lambda case: case_run(runtime, case, o, gpu, pathlib.Path(folder)))
     if results:
-        text = report(results, runtime, time.monotonic() - began)
+        machine = report.machine(runtime)
+        text = page(results, machine, run.seconds())
         print(text)
         if o.write is not None:
-            path = pathlib.Path(o.write) if o.write else HERE / "results" / f"{(gpu or name).lower().replace(' ', '-')}.md"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-            print(f"written to {path}", file=sys.stderr)
-    if skipped:
-        print(f"bench: {skipped} configurations were not run: {o.limit:.0f} s were over (--limit)", file=sys.stderr)
-    for line in failed:
-        print(f"bench: {line}", file=sys.stderr)
-    return 4 if failed else 0
+            figures_write(o.write, results, machine, text, gpu)
+    return run.status()
 
 
 if __name__ == "__main__":

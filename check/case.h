@@ -46,6 +46,7 @@ enum check_status {
 	CHECK_MACHINE,  /* no driver, GPU, compiler or memory */
 };
 
+struct trial;
 struct check_options {
 	int device;
 	bool no_poison;       /* leave outputs and workspace as allocated, for tools that look for uninitialised reads */
@@ -53,6 +54,9 @@ struct check_options {
 	bool poison_shared;   /* fill shared memory with NaN first */
 	double cpu_budget;    /* multiply-adds of the reference; 0: 4e9. Beyond it a sample of heads is checked, and above 20
 	                         times it only the naive GPU kernels judge */
+	/* Takes the results instead of their being judged: 0, or -1 with the outcome filled in. NULL: they are judged. */
+	int (*take)(struct trial *, void *context);
+	void *take_context;
 };
 
 struct check_tensor { char name[INPUT_NAME_MAX + 1]; double worst, bound; }; /* the gradient of input bias is "dbias" */

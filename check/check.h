@@ -55,6 +55,8 @@ struct ref_backward {
 	/* The same shape: root of the sum of the squares of what the cells (rows, for the sink) added to each element, the
 	 * scale of what rounding may do to the sum. NULL, or NULL entries: not wanted. The yardstick leaves it alone. */
 	double **input_spread;
+	/* Results of the forward pass, which are needed on the way. NULL: not wanted. */
+	double *out, *lse;
 };
 
 bool ref_visible(const struct ref_case *, int64_t b, int64_t h, int64_t q, int64_t k);

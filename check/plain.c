@@ -226,16 +226,20 @@ static void job_end(struct job *j)
 	free(j->visible);
 }
 
+static void widen(double *to, const float *from, int64_t count)
+{
+	for (int64_t i = 0; i < count; i++)
+		to[i] = from[i];
+}
+
 void ref_plain_forward(struct ref_forward *f, const struct ref_case *c, const double *query, const double *key,
                        const double *value)
 {
 	struct job j;
 	job_begin(&j, c, query, key, value);
 	const int64_t rows = c->batch * c->heads_q * c->seqlen_q;
-	for (int64_t i = 0; i < rows * c->head_dim_v; i++)
-		f->out[i] = j.out[i];
-	for (int64_t i = 0; i < rows; i++)
-		f->lse[i] = j.lse[i];
+	widen(f->out, j.out, rows * c->head_dim_v);
+	widen(f->lse, j.lse, rows);
 	job_end(&j);
 }
 
@@ -260,6 +264,10 @@ void ref_plain_backward(struct ref_backward *g, const struct ref_case *c, const 
 	}
 	parallel_for(rows, dquery_row, &j);
 	parallel_for(c->batch * c->heads_kv * c->seqlen_k, dkey_row, &j);
+	if (g->out)
+		widen(g->out, j.out, rows * c->head_dim_v);
+	if (g->lse)
+		widen(g->lse, j.lse, rows);
 	pthread_mutex_destroy(&sums);
 	free((void *)j.dout);
 	free(j.delta);

@@ -291,6 +291,10 @@ void ref_attention_backward(struct ref_backward *g, const struct ref_case *c, co
 	}
 	parallel_for(rows, dquery_row, &j);
 	parallel_for(c->batch * c->heads_kv * c->seqlen_k, dkey_row, &j);
+	if (g->out)
+		memcpy(g->out, j.out, (size_t)(rows * c->head_dim_v) * sizeof *g->out);
+	if (g->lse)
+		memcpy(g->lse, j.lse, (size_t)rows * sizeof *g->lse);
 	for (int i = 0; i < c->inputs && g->input_spread; i++)
 		for (int64_t e = 0; g->input_spread[i] && e < elements(&c->input[i]); e++)
 			g->input_spread[i][e] = sqrt(g->input_spread[i][e]);

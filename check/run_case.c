@@ -579,7 +579,10 @@ static int run_all(struct trial *r, const fagen_spec *spec)
 	if (kernels_get(r, spec) || inputs_make(r) || tensors_make(r) || args_make(r) || forward_run(r) ||
 	    (r->backward && backward_run(r)))
 		return -1;
-	if (r->sample.all || r->sample.pairs) {
+	if (r->options->take) {
+		if (r->options->take(r, r->options->take_context))
+			return -1;
+	} else if (r->sample.all || r->sample.pairs) {
 		if (judge_cpu(r))
 			return -1;
 	} else {

@@ -32,7 +32,8 @@ static const char *const default_cases[] = {
 
 static void usage(FILE *f)
 {
-	fputs("usage: fagen check SPEC... [--case CASE]... [--device N] [--naive] [--json]\n\n"
+	fputs("usage: fagen check SPEC... [--case CASE]... [--device N] [--naive] [--json]\n"
+	      "       fagen check --deviation ...   a study of numeric deviation: fagen check --deviation --help\n\n"
 	      "Runs each spec's kernels on a GPU, with NaN in all memory that is not an input, and compares every result with\n"
 	      "attention computed in double on the CPU. Inputs that the spec names are made up from the seed: floats are normal, ints\n"
 	      "along a sequence are document numbers in order (even seeds) or anything (odd seeds), other ints are lengths.\n\n"
@@ -143,6 +144,9 @@ int cmd_check(int argc, char **argv)
 		{"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0}};
 	struct options options = {0};
 	char *end;
+	for (int i = 1; i < argc; i++)
+		if (!strcmp(argv[i], "--deviation"))
+			return cmd_deviation(argc, argv);
 	for (int o; (o = getopt_long(argc, argv, "h", longs, NULL)) >= 0;)
 		switch (o) {
 		case 'c':

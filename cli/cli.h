@@ -11,6 +11,7 @@ enum {
 
 int cmd_explain(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_deviation(int argc, char **argv); /* fagen check --deviation */
 int cmd_bench(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_env(int argc, char **argv);
