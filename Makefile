@@ -113,6 +113,9 @@ $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	ln -sf libfagen.so $(B)/libfagen.so.0
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
 
+# t_pairs: the GPU suite's list of cases.
+$(B)/tests/t_pairs: $(B)/tests/gpu/pairs.o
+
 # t_store_stress: the system calls of cache/ go through the suite, which makes them fail.
 STORE_CALLS := openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock
 $(B)/tests/t_store_stress: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,$(STORE_CALLS))

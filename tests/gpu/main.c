@@ -112,7 +112,7 @@ void suite_case(struct suite *s, enum class class, const char *spec_name, const 
 		return;
 	}
 	if (s->warming) {
-		warm_add(s, spec_name, layout_align(c.layout));
+		warm_add(s, spec_name, case_align(&c));
 		return;
 	}
 	check_run(&outcome, &c, s->rt, spec, &s->options);

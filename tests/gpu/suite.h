@@ -24,7 +24,7 @@
 	x(PRESETS, "presets", "every mask, score and layout with a name") \
 	x(EXPRESSIONS, "expressions", "masks and scores written out, inputs of every place") \
 	x(GRADS, "grads", "gradients of inputs and sinks") \
-	x(PAIRS, "pairs", "all pairs of mask, score, layout, dropout, group, sink, dtype, head dim") \
+	x(PAIRS, "pairs", "all pairs of thirteen axes: pairs.h") \
 	x(MOD, "MOD", "field cases: softcap, ALiBi") \
 	x(BSP, "BSP", "block layouts, field cases among them") \
 	x(VAR, "VAR", "padded and packed batches, field cases among them") \
