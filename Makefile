@@ -175,8 +175,8 @@ $(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(call obj,runtime)
 $(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, CLASS=name, TOOL=memcheck|racecheck|initcheck|synccheck, BIG=1); writes tests/gpu/last-run.txt
-	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" CLASS="$(CLASS)" TOOL="$(TOOL)" BIG="$(BIG)" sh tests/gpu/run
+check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, CLASS=name, TOOL=memcheck|racecheck|initcheck|synccheck); writes tests/gpu/last-run.txt
+	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" CLASS="$(CLASS)" TOOL="$(TOOL)" sh tests/gpu/run
 
 gpu-record: $(B)/check_gpu ## is tests/gpu/last-run.txt of the present sources, with every class passed
 	@$(B)/check_gpu --judge tests/gpu/last-run.txt
