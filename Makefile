@@ -143,12 +143,17 @@ build/fuzz/fuzz_%: tests/fuzz_%.c tests/fuzz_main.c tests/fuzz.h $(FUZZ_GEN) $(w
 $(B)/tests/t_explain: | $(B)/fagen
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex real real-dump
+.PHONY: bench bench-flex iocheck iocheck-selftest real real-dump
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write"
 	@$(PYTHON) bench/peers.py $(BENCH)
 bench-flex: ## time fagen beside FlexAttention on this GPU: make bench-flex BENCH=--write
 	@$(PYTHON) bench/flex.py $(BENCH)
+iocheck: ## HBM traffic predicted beside ncu's counters on this GPU: make iocheck IOCHECK=--write
+	@$(PYTHON) bench/iocheck.py $(IOCHECK)
+iocheck-selftest:
+	@$(PYTHON) bench/iocheck.py --selftest
+check: iocheck-selftest
 build/python/dump: bench/real/requirements.txt
 	rm -rf $@ && mkdir -p $(@D)
 	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<

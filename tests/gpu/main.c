@@ -221,6 +221,8 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 		suite_language(s);
 		suite_lengths(s);
 		suite_deterministic(s);
+		suite_graph(s);
+		suite_invariance(s);
 		suite_merge(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);

@@ -74,6 +74,8 @@ void suite_lengths(struct suite *);
 void suite_direct(struct suite *);
 void suite_start(struct suite *); /* keeps time: to be run alone on the machine */
 void suite_deterministic(struct suite *);
+void suite_graph(struct suite *);
+void suite_invariance(struct suite *);
 void suite_merge(struct suite *);
 void suite_big(struct suite *);   /* takes tens of GiB: to be run alone on the machine */
 void suite_small(struct suite *);
