@@ -225,6 +225,13 @@ void suite_fields(struct suite *s)
 		         tiles[i][0], tiles[i][1]);
 		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
 	}
+	static const int backward[][2] = {{64, 64}, {128, 64}, {64, 128}, {32, 64}};
+	for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
+		snprintf(spec, sizeof spec,
+		         "{head_dim: 64, dropout: 0.17, deterministic: %s, tile: {backward: {m: %d, n: %d}}, " BOTH "}",
+		         i % 2 ? "true" : "false", backward[i / 2][0], backward[i / 2][1]);
+		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
+	}
 }
 
 /* A few cases that touch every path of the kernels: for compute-sanitizer, and for `make mutate`, where each broken
