@@ -15,8 +15,9 @@ static void planned(const char *yaml, const struct problem *problem)
 {
 	const struct spec s = parse(yaml);
 	struct diag diag = {0};
-	ck_assert_msg(!program_lower(&program, &s, &diag) && !plan_make(&plan, &s, &program, target_find("sm_90a"), device_find("H200"), problem,
-	                                                                PASS_FORWARD, &diag),
+	ck_assert_msg(!program_lower(&program, &s, &diag) &&
+	                      !plan_make(&plan, &s, &program, target_find("sm_90a"), device_find("H200"), problem,
+	                                 PASS_FORWARD, &diag),
 	              "%s", text_str(&diag.text));
 	diag_free(&diag);
 }
@@ -35,17 +36,18 @@ static char *source_of(const char *yaml)
 
 START_TEST(win_04_spellings_of_causal_are_one_source)
 {
-	static const char *const spellings[] = {"{head_dim: 128, mask: {window: {left: unbounded, right: 0}}}",
-	                                        "{head_dim: 128, mask: {all: [causal, {window: {left: unbounded, right: 0}}]}}",
-	                                        "{head_dim: 128, mask: {all: [causal, causal]}}",
-	                                        "{head_dim: 128, mask: \"k - sk <= q - sq\"}"};
+	static const char *const spellings[] = {
+		"{head_dim: 128, mask: {window: {left: unbounded, right: 0}}}",
+		"{head_dim: 128, mask: {all: [causal, {window: {left: unbounded, right: 0}}]}}",
+		"{head_dim: 128, mask: {all: [causal, causal]}}", "{head_dim: 128, mask: \"k - sk <= q - sq\"}"};
 	char *causal = source_of("{head_dim: 128, mask: causal}");
 	for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
 		char *other = source_of(spellings[i]);
 		ck_assert_msg(!strcmp(causal, other), "%s", spellings[i]);
 		free(other);
 	}
-	char *window = source_of("{head_dim: 128, mask: {window: {left: 300, right: 0}}}"); /* hides keys of longer sequences */
+	char *window = source_of(
+		"{head_dim: 128, mask: {window: {left: 300, right: 0}}}"); /* hides keys of longer sequences */
 	ck_assert_str_ne(causal, window);
 	free(window);
 	free(causal);
@@ -54,7 +56,8 @@ END_TEST
 
 START_TEST(msk_05_alignments_are_two_sources)
 {
-	char *right = source_of("{head_dim: 64, mask: causal}"), *left = source_of("{head_dim: 64, mask: causal_top_left}");
+	char *right = source_of("{head_dim: 64, mask: causal}"),
+	     *left = source_of("{head_dim: 64, mask: causal_top_left}");
 	ck_assert_str_ne(right, left);
 	free(right);
 	free(left);
@@ -100,7 +103,8 @@ START_TEST(every_row_is_held_by_the_file_that_the_table_names)
 		snprintf(begin, sizeof begin, "\n| %s |", rows[i]);
 		const char *row = strstr(table, begin);
 		ck_assert_msg(row != NULL, "%s is not in the table", rows[i]);
-		if (sscanf(row + strlen(begin), " %15[A-Za-z] | %31[a-z.]", class, name) != 2) { /* no file: no such feature */
+		if (sscanf(row + strlen(begin), " %15[A-Za-z] | %31[a-z.]", class, name) !=
+		    2) { /* no file: no such feature */
 			const char *end = strchr(row + 1, '\n'), *reason = strstr(row, " yet");
 			ck_assert_msg(reason && reason < end, "%s names no file and no reason", rows[i]);
 			continue;

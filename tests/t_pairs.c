@@ -26,8 +26,8 @@ START_TEST(every_legal_pair_meets_and_no_other)
 						met += cases[c].level[f] == i && cases[c].level[g] == j;
 					const bool legal = pair_legal((enum pair_axis)f, i, (enum pair_axis)g, j);
 					ck_assert_msg(legal == (met > 0), "%s %s, %s %s: %d cases, %s", axis_names[f],
-					              pair_levels[f][i].name, axis_names[g], pair_levels[g][j].name, met,
-					              legal ? "legal" : "excluded");
+					              pair_levels[f][i].name, axis_names[g], pair_levels[g][j].name,
+					              met, legal ? "legal" : "excluded");
 					pairs++;
 					excluded += !legal;
 				}
@@ -106,7 +106,8 @@ START_TEST(every_case_has_kernels)
 		                                made.seqlen_q, made.seqlen_k, case_align(&made)};
 		int rc = program_lower(&program, &s, &diag);
 		for (int pass = 0; pass < PASS_COUNT && !rc; pass++)
-			rc = plan_make(&plan, &s, &program, target_find("sm_90a"), device_find("H200"), &problem, (enum pass)pass, &diag);
+			rc = plan_make(&plan, &s, &program, target_find("sm_90a"), device_find("H200"), &problem,
+			               (enum pass)pass, &diag);
 		ck_assert_msg(!rc, "%s: %s", made.spec, text_str(&diag.text));
 		diag_free(&diag);
 	}

@@ -21,7 +21,9 @@ enum spacing {
 	ROWS_WIDE,  /* [seq] rows of 9728 elements, whatever the heads */
 	SEQ_MAJOR,  /* keys and values [seq][batch][head]; the others dense */
 	ENTRY_2_30, /* keys and values with 2^30 elements between entries; the others dense */
-	WIDE_BATCH, WIDE_HEAD, WIDE_SEQ, /* that dimension spans more than 2^31 elements of every tensor */
+	WIDE_BATCH,
+	WIDE_HEAD,
+	WIDE_SEQ, /* that dimension spans more than 2^31 elements of every tensor */
 };
 
 static const struct big {
@@ -33,18 +35,27 @@ static const struct big {
 	bool naive;
 } cases[] = {
 	{"I32-01", "{head_dim: 128, mask: causal, " BOTH, DENSE, 15000, 10, 10, 128, 128, 7, "b2,h10,q128,k128", false},
-	{"I32-03", "{head_dim: 96, mask: causal, layout: packed, " BOTH, ROWS_WIDE, 160, 16, 16, 1380, 1380, 3, "b2,h2,lq300,lk300,bshd", false},
+	{"I32-03", "{head_dim: 96, mask: causal, layout: packed, " BOTH, ROWS_WIDE, 160, 16, 16, 1380, 1380, 3,
+         "b2,h2,lq300,lk300,bshd", false},
 	{"I32-04", "{head_dim: 128, " BOTH, SEQ_MAJOR, 700, 1, 1, 256, 24000, 7, "b1,h1,q20,k24000,bshd", false},
-	{"I32-05", "{head_dim: 64, mask: causal, " BOTH, ENTRY_2_30, 5, 2, 1, 70, 130, 5, "b2,h2/1,q70,k130", false},
+	{"I32-05", "{head_dim: 64, mask: causal, kv_group: any, " BOTH, ENTRY_2_30, 5, 2, 1, 70, 130, 5,
+         "b2,h2/1,q70,k130", false},
 	{"I32-15", "{head_dim: 64, " BIAS BOTH, WIDE_SEQ, 2, 2, 2, 130, 150, 2, "b2,h2,q130,k150", false},
-	{"batch", "{head_dim: 64, mask: causal, kv_group: any, " BOTH, WIDE_BATCH, 3, 4, 2, 150, 170, 3, "b3,h4/2,q150,k170", false},
-	{"head", "{head_dim: 128, mask: {window: {left: 90, right: 20}}, " DET, WIDE_HEAD, 2, 3, 3, 200, 180, 2, "b2,h3,q200,k180", false},
-	{"row", "{head_dim: 64, dtype: bf16, mask: causal, dropout: 0.2, kv_group: 2, " DET, WIDE_SEQ, 2, 4, 2, 190, 230, 2, "b2,h4/2,q190,k230", false},
+	{"batch", "{head_dim: 64, mask: causal, kv_group: any, " BOTH, WIDE_BATCH, 3, 4, 2, 150, 170, 3,
+         "b3,h4/2,q150,k170", false},
+	{"head", "{head_dim: 128, mask: {window: {left: 90, right: 20}}, " DET, WIDE_HEAD, 2, 3, 3, 200, 180, 2,
+         "b2,h3,q200,k180", false},
+	{"row", "{head_dim: 64, dtype: bf16, mask: causal, dropout: 0.2, kv_group: 2, " DET, WIDE_SEQ, 2, 4, 2, 190,
+         230, 2, "b2,h4/2,q190,k230", false},
 	{"row", "{head_dim: 256, mask: causal, " BOTH, WIDE_SEQ, 1, 2, 2, 130, 140, 1, "b1,h2,q130,k140", false},
-	{"row, an element's alignment", "{head_dim: {qk: 72, v: 40}, mask: causal, " BOTH, WIDE_SEQ, 2, 2, 2, 150, 140, 2, "b2,h2,q150,k140,odd", false},
-	{"padded, batch", "{head_dim: 64, mask: causal, layout: padded, " DET, WIDE_BATCH, 3, 2, 2, 150, 170, 3, "b3,h2,lq150-0-77,lk170-90-30", false},
-	{"packed, head", "{head_dim: 64, mask: causal, layout: packed, " BOTH, WIDE_HEAD, 6, 3, 3, 90, 90, 3, "b6,h3,lq90,lk90", false},
-	{"packed, row", "{head_dim: 128, layout: packed, mask: \"abs(q - k) < 40 || k < 9\", " DET, WIDE_SEQ, 6, 2, 2, 90, 70, 3, "b6,h2,lq90,lk70", false},
+	{"row, an element's alignment", "{head_dim: {qk: 72, v: 40}, mask: causal, " BOTH, WIDE_SEQ, 2, 2, 2, 150, 140,
+         2, "b2,h2,q150,k140,odd", false},
+	{"padded, batch", "{head_dim: 64, mask: causal, layout: padded, " DET, WIDE_BATCH, 3, 2, 2, 150, 170, 3,
+         "b3,h2,lq150-0-77,lk170-90-30", false},
+	{"packed, head", "{head_dim: 64, mask: causal, layout: packed, " BOTH, WIDE_HEAD, 6, 3, 3, 90, 90, 3,
+         "b6,h3,lq90,lk90", false},
+	{"packed, row", "{head_dim: 128, layout: packed, mask: \"abs(q - k) < 40 || k < 9\", " DET, WIDE_SEQ, 6, 2, 2,
+         90, 70, 3, "b6,h2,lq90,lk70", false},
 	{"naive, row", "{head_dim: 64, mask: causal, " BOTH, WIDE_SEQ, 2, 2, 2, 130, 140, 2, "b2,h2,q130,k140", true},
 };
 
@@ -90,12 +101,17 @@ struct pair {
 
 static bool is_input(int t)
 {
-	return t == TENSOR_QUERY || t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DOUT || t == TENSOR_DLSE || t == TENSOR_INPUT;
+	return t == TENSOR_QUERY || t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DOUT || t == TENSOR_DLSE ||
+	       t == TENSOR_INPUT;
 }
-static bool is_key_side(int t) { return t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DKEY || t == TENSOR_DVALUE; }
+static bool is_key_side(int t)
+{
+	return t == TENSOR_KEY || t == TENSOR_VALUE || t == TENSOR_DKEY || t == TENSOR_DVALUE;
+}
 static bool is_used(const struct pair *p, int t)
 {
-	return t < TENSOR_COUNT || (p->spec->input_count && p->spec->input[0].grad && (!p->c->naive || t == TENSOR_INPUT));
+	return t < TENSOR_COUNT ||
+	       (p->spec->input_count && p->spec->input[0].grad && (!p->c->naive || t == TENSOR_INPUT));
 }
 
 /* The step of a dimension of n that spans 2^31 elements and some, or of the next that keeps rows aligned as asked. */
@@ -118,7 +134,8 @@ static void strides_make(struct spread *a, enum spacing place, bool key_side, bo
 		break;
 	case SEQ_MAJOR:
 		if (key_side)
-			a->stride_head = row, a->stride_batch = a->heads * row, a->stride_seq = a->batch * a->heads * row;
+			a->stride_head = row, a->stride_batch = a->heads * row,
+			a->stride_seq = a->batch * a->heads * row;
 		break;
 	case ENTRY_2_30:
 		if (key_side)
@@ -136,7 +153,8 @@ static void strides_make(struct spread *a, enum spacing place, bool key_side, bo
 		break;
 	default: break;
 	}
-	a->elements = (a->batch - 1) * a->stride_batch + (a->heads - 1) * a->stride_head + (a->seq - 1) * a->stride_seq + row;
+	a->elements =
+		(a->batch - 1) * a->stride_batch + (a->heads - 1) * a->stride_head + (a->seq - 1) * a->stride_seq + row;
 }
 
 static void places_make(struct pair *p, int run)
@@ -145,13 +163,18 @@ static void places_make(struct pair *p, int run)
 	const bool packed = p->spec->layout == LAYOUT_PACKED, odd = strstr(c->reference, "odd") != NULL;
 	for (int t = 0; t < TENSORS; t++) {
 		struct spread *a = &p->run[run].at[t];
-		const bool key_side = is_key_side(t), bias = t >= TENSOR_COUNT, v = t == TENSOR_VALUE || t == TENSOR_OUT || t == TENSOR_DOUT || t == TENSOR_DVALUE;
+		const bool key_side = is_key_side(t), bias = t >= TENSOR_COUNT,
+			   v = t == TENSOR_VALUE || t == TENSOR_OUT || t == TENSOR_DOUT || t == TENSOR_DVALUE;
 		const bool statistic = t == TENSOR_LSE || t == TENSOR_DLSE;
-		const int64_t length = key_side ? c->seqlen_k : c->seqlen_q, entries = run == WIDE ? c->batch : c->period;
+		const int64_t length = key_side ? c->seqlen_k : c->seqlen_q,
+			      entries = run == WIDE ? c->batch : c->period;
 		*a = (struct spread){.batch = packed ? 1 : entries,
 		                     .heads = key_side ? c->heads_kv : c->heads_q,
 		                     .seq = packed ? entries * length : length,
-		                     .dim = bias ? c->seqlen_k : statistic ? 1 : v ? p->spec->head_dim_v : p->spec->head_dim_qk,
+		                     .dim = bias        ? c->seqlen_k
+		                            : statistic ? 1
+		                            : v         ? p->spec->head_dim_v
+		                                        : p->spec->head_dim_qk,
 		                     .bytes = bias || statistic ? 4 : 2,
 		                     .period_batch = packed ? 1 : c->period,
 		                     .period_seq = packed ? c->period * length : length};
@@ -169,12 +192,14 @@ static bool fill(struct pair *p, int t)
 	random_begin(&random, 31, (uint64_t)t);
 	for (int64_t i = 0; i < a->elements; i++) {
 		const uint64_t bits = random_next(&random); /* four uniform numbers: near enough to a normal one */
-		const double sum = (double)(bits >> 48) + (double)(bits >> 32 & 0xffff) + (double)(bits >> 16 & 0xffff) + (double)(bits & 0xffff);
+		const double sum = (double)(bits >> 48) + (double)(bits >> 32 & 0xffff) +
+		                   (double)(bits >> 16 & 0xffff) + (double)(bits & 0xffff);
 		const float x = (float)((sum - 131070) / 37837);
 		const uint16_t half = number_encode(x, true);
 		memcpy(host + i * a->bytes, a->bytes == 4 ? (const void *)&x : &half, (size_t)a->bytes);
 	}
-	const int rc = gpu_upload(&p->run[SMALL].buffer[t], 0, host, (size_t)(a->elements * a->bytes), p->s->rt, p->s->options.device, &p->diag);
+	const int rc = gpu_upload(&p->run[SMALL].buffer[t], 0, host, (size_t)(a->elements * a->bytes), p->s->rt,
+	                          p->s->options.device, &p->diag);
 	free(host);
 	return !rc;
 }
@@ -205,13 +230,19 @@ static void args_make(struct pair *p, int run)
 	struct side *r = &p->run[run];
 	const struct big *c = p->c;
 	fagen_args *a = &r->args;
-	*a = (fagen_args){.struct_size = sizeof *a, .batch = run == WIDE ? c->batch : c->period,
-	                  .heads_q = c->heads_q, .heads_kv = c->heads_kv, .seqlen_q = c->seqlen_q, .seqlen_k = c->seqlen_k,
-	                  .seed = 5, .offset = 6};
-	fagen_tensor *const to[TENSOR_COUNT] = {&a->query, &a->key, &a->value, &a->out, &a->lse,
-	                                        &a->dout, &a->dlse, &a->dquery, &a->dkey, &a->dvalue};
+	*a = (fagen_args){.struct_size = sizeof *a,
+	                  .batch = run == WIDE ? c->batch : c->period,
+	                  .heads_q = c->heads_q,
+	                  .heads_kv = c->heads_kv,
+	                  .seqlen_q = c->seqlen_q,
+	                  .seqlen_k = c->seqlen_k,
+	                  .seed = 5,
+	                  .offset = 6};
+	fagen_tensor *const to[TENSOR_COUNT] = {&a->query, &a->key,  &a->value,  &a->out,  &a->lse,
+	                                        &a->dout,  &a->dlse, &a->dquery, &a->dkey, &a->dvalue};
 	for (int t = 0; t < TENSOR_COUNT; t++)
-		*to[t] = (fagen_tensor){(void *)(uintptr_t)r->buffer[t].data, r->at[t].stride_batch, r->at[t].stride_head, r->at[t].stride_seq};
+		*to[t] = (fagen_tensor){(void *)(uintptr_t)r->buffer[t].data, r->at[t].stride_batch,
+		                        r->at[t].stride_head, r->at[t].stride_seq};
 	if (p->spec->layout == LAYOUT_PACKED) {
 		a->cu_seqlens_q = (const int32_t *)(uintptr_t)r->first[0].data;
 		a->cu_seqlens_k = (const int32_t *)(uintptr_t)r->first[1].data;
@@ -254,10 +285,12 @@ static int buffers_make(struct pair *p, int run)
 		return 1;
 	}
 	for (int t = 0; t < TENSORS; t++)
-		if (is_used(p, t) && (gpu_alloc(&r->buffer[t], p->s->rt, device, (size_t)(r->at[t].elements * r->at[t].bytes), &p->diag) ||
+		if (is_used(p, t) && (gpu_alloc(&r->buffer[t], p->s->rt, device,
+		                                (size_t)(r->at[t].elements * r->at[t].bytes), &p->diag) ||
 		                      gpu_poison(&r->buffer[t], p->s->rt, device, &p->diag)))
 			return -1;
-	if (gpu_alloc(&r->workspace, p->s->rt, device, workspace, &p->diag) || gpu_poison(&r->workspace, p->s->rt, device, &p->diag))
+	if (gpu_alloc(&r->workspace, p->s->rt, device, workspace, &p->diag) ||
+	    gpu_poison(&r->workspace, p->s->rt, device, &p->diag))
 		return -1;
 	args_make(p, run);
 	r->args.workspace = (void *)(uintptr_t)r->workspace.data;
@@ -268,7 +301,8 @@ static int buffers_make(struct pair *p, int run)
 static bool both_passes(struct pair *p, int run)
 {
 	fagen_error error = {.struct_size = sizeof error};
-	if (fagen_forward(p->kernel, &p->run[run].args, NULL, &error) || fagen_backward(p->kernel, &p->run[run].args, NULL, &error)) {
+	if (fagen_forward(p->kernel, &p->run[run].args, NULL, &error) ||
+	    fagen_backward(p->kernel, &p->run[run].args, NULL, &error)) {
 		snprintf(p->text, sizeof p->text, "%s", error.message);
 		return false;
 	}
@@ -281,17 +315,25 @@ static bool both_passes(struct pair *p, int run)
 static bool tensor_same(struct pair *p, int t)
 {
 	const struct spread *a = &p->run[WIDE].at[t];
-	const char *name = t < TENSOR_COUNT ? tensor_names[t] : t == TENSOR_INPUT ? "the input" : "the input's gradient";
+	const char *name = t < TENSOR_COUNT    ? tensor_names[t]
+	                   : t == TENSOR_INPUT ? "the input"
+	                                       : "the input's gradient";
 	const bool chance = t == TENSOR_DQUERY && !p->spec->deterministic && !p->c->naive;
 	struct spread_difference d;
-	if (spread_compare(&d, &p->run[WIDE].buffer[t], &p->run[SMALL].buffer[t], a, chance ? 1.0f / 64 : 0, p->spreader, &p->diag))
+	if (spread_compare(&d, &p->run[WIDE].buffer[t], &p->run[SMALL].buffer[t], a, chance ? 1.0f / 64 : 0,
+	                   p->spreader, &p->diag))
 		return false;
 	const int64_t rows = a->batch * a->heads * a->seq, i = (int64_t)(d.first / (uint64_t)a->dim);
 	if (d.different)
-		snprintf(p->text, sizeof p->text, "%s: %" PRIu64 " of %" PRId64 " elements are not those of small tensors, the first at b %" PRId64 ", h %" PRId64 ", row %" PRId64,
+		snprintf(p->text, sizeof p->text,
+		         "%s: %" PRIu64 " of %" PRId64
+		         " elements are not those of small tensors, the first at b %" PRId64 ", h %" PRId64
+		         ", row %" PRId64,
 		         name, d.different, rows * a->dim, i / a->seq / a->heads, i / a->seq % a->heads, i % a->seq);
 	else if (d.written != (uint64_t)(rows * a->dim))
-		snprintf(p->text, sizeof p->text, "%s: %" PRIu64 " elements of the buffer were written; the tensor has %" PRId64, name, d.written, rows * a->dim);
+		snprintf(p->text, sizeof p->text,
+		         "%s: %" PRIu64 " elements of the buffer were written; the tensor has %" PRId64, name,
+		         d.written, rows * a->dim);
 	else if (!gpu_guards(&p->run[WIDE].buffer[t], name, p->s->rt, p->s->options.device, &p->diag))
 		return true;
 	return false;
@@ -314,7 +356,8 @@ static bool change_noticed(struct pair *p)
 		return false;
 	if (d.different == 1 && d.first == (uint64_t)(a->batch * a->heads * a->seq * a->dim - 1))
 		return true;
-	snprintf(p->text, sizeof p->text, "a changed element of out was counted as %" PRIu64 " differences", d.different);
+	snprintf(p->text, sizeof p->text, "a changed element of out was counted as %" PRIu64 " differences",
+	         d.different);
 	return false;
 }
 
@@ -331,7 +374,8 @@ static int pair_run(struct pair *p)
 			if (!is_input(t) || !is_used(p, t))
 				continue;
 			if (run == SMALL ? !fill(p, t)
-			                 : spread_scatter(&p->run[WIDE].buffer[t], &p->run[SMALL].buffer[t], &p->run[WIDE].at[t], p->spreader, &p->diag))
+			                 : spread_scatter(&p->run[WIDE].buffer[t], &p->run[SMALL].buffer[t],
+			                                  &p->run[WIDE].at[t], p->spreader, &p->diag))
 				return -1;
 		}
 		if (!both_passes(p, run))
@@ -342,9 +386,11 @@ static int pair_run(struct pair *p)
 			return -1;
 		most = p->run[WIDE].at[t].elements > most ? p->run[WIDE].at[t].elements : most;
 	}
-	const uint64_t reach = (uint64_t)most > p->run[WIDE].workspace.bytes / 4 ? (uint64_t)most : p->run[WIDE].workspace.bytes / 4;
+	const uint64_t reach =
+		(uint64_t)most > p->run[WIDE].workspace.bytes / 4 ? (uint64_t)most : p->run[WIDE].workspace.bytes / 4;
 	if (reach <= UINT64_C(1) << 31) {
-		snprintf(p->text, sizeof p->text, "no tensor and no workspace has more than 2^31 elements, only %" PRIu64, reach);
+		snprintf(p->text, sizeof p->text,
+		         "no tensor and no workspace has more than 2^31 elements, only %" PRIu64, reach);
 		return -1;
 	}
 	return change_noticed(p) ? 0 : -1;
@@ -374,13 +420,14 @@ static void big_case(struct suite *s, const struct big *c, struct spreader *spre
 	if (spec) {
 		const fagen_problem wish = {.struct_size = sizeof wish, .align = strstr(c->reference, "odd") ? 2 : 16};
 		*p = (struct pair){.s = s, .c = c, .spec = runtime_spec(spec), .spreader = spreader};
-		int rc = (c->naive ? fagen_kernel_get_naive : fagen_kernel_get)((fagen_kernel **)&p->kernel, s->rt, spec, &wish, s->options.device, &error);
+		int rc = (c->naive ? fagen_kernel_get_naive : fagen_kernel_get)((fagen_kernel **)&p->kernel, s->rt,
+		                                                                spec, &wish, s->options.device, &error);
 		if (rc)
 			snprintf(p->text, sizeof p->text, "%s", error.message);
 		rc = rc ? 1 : pair_run(p);
 		s->not_run += rc > 0;
-		snprintf(name, sizeof name, "%s %s b%" PRId64 ",h%" PRId64 "/%" PRId64 ",q%" PRId64 ",k%" PRId64, c->id, c->spec, c->batch,
-		         c->heads_q, c->heads_kv, c->seqlen_q, c->seqlen_k);
+		snprintf(name, sizeof name, "%s %s b%" PRId64 ",h%" PRId64 "/%" PRId64 ",q%" PRId64 ",k%" PRId64, c->id,
+		         c->spec, c->batch, c->heads_q, c->heads_kv, c->seqlen_q, c->seqlen_k);
 		suite_result(s, CLASS_BIG, !rc, name, p->diag.errors ? text_str(&p->diag.text) : p->text);
 		pair_free(p);
 	}

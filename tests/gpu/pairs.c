@@ -3,9 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
-const char *const axis_names[AXIS_COUNT] = {"dtype",   "head_dim", "head_dim v",    "mask",    "score",
-                                            "sink",    "dropout",  "group",         "layout",  "sparsity",
-                                            "deterministic", "strides", "alignment"};
+const char *const axis_names[AXIS_COUNT] = {"dtype",         "head_dim", "head_dim v", "mask",   "score",
+                                            "sink",          "dropout",  "group",      "layout", "sparsity",
+                                            "deterministic", "strides",  "alignment"};
 
 const struct pair_level pair_levels[AXIS_COUNT][LEVELS_MAX] = {
 	[AXIS_DTYPE] = {{"bf16", ""}, {"fp16", "dtype: fp16, "}},
@@ -18,21 +18,33 @@ const struct pair_level pair_levels[AXIS_COUNT][LEVELS_MAX] = {
                        {"padding", "mask: padding, "},
                        {"two runs", "mask: \"abs(q - k) < 60 || k < 9\", "},
                        {"residual", "mask: \"(q + k) % 3 != 0\", "}},
-	[AXIS_SCORE] = {{"none", ""},
-                        {"softcap", "score: {softcap: {cap: 8}}, "},
-                        {"alibi", "score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}, "},
-                        {"bias", "score: bias, inputs: {bias: {dtype: f32, shape: [batch, heads, seq_q, seq_k], grad: true}}, "},
-                        {"diagonals", "score: \"s + t[h, q - k + 40]\", inputs: {t: {dtype: f32, shape: [heads, 81], grad: true}}, "}},
+	[AXIS_SCORE] =
+		{{"none", ""},
+                 {"softcap", "score: {softcap: {cap: 8}}, "},
+                 {"alibi", "score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}, "},
+                 {"bias",
+                  "score: bias, inputs: {bias: {dtype: f32, shape: [batch, heads, seq_q, seq_k], grad: true}}, "},
+                 {"diagonals",
+                  "score: \"s + t[h, q - k + 40]\", inputs: {t: {dtype: f32, shape: [heads, 81], grad: true}}, "}},
 	[AXIS_SINK] = {{"none", ""}, {"sink", "sink: true, "}},
 	[AXIS_DROPOUT] = {{"none", ""}, {"0.2", "dropout: 0.2, "}},
 	[AXIS_GROUP] = {{"1", "kv_group: 1, "}, {"3", "kv_group: 3, "}, {"any", "kv_group: any, "}},
 	[AXIS_LAYOUT] = {{"dense", ""}, {"padded", "layout: padded, "}, {"packed", "layout: packed, "}},
-	[AXIS_SPARSITY] = {{"none", ""},
-                           {"rule", "blocks: {size: 64, keep: {any: [{local: {left: 1, right: 1}}, {random: {seed: 3, chance: 0.3}}]}}, "},
-                           {"bitmap", "blocks: {size: 32, from: bitmap}, "},
-                           {"lists", "blocks: {size: 128, from: lists}, "}},
+	[AXIS_SPARSITY] =
+		{{"none", ""},
+                 {"rule",
+                  "blocks: {size: 64, keep: {any: [{local: {left: 1, right: 1}}, {random: {seed: 3, chance: 0.3}}]}}, "},
+                 {"bitmap", "blocks: {size: 32, from: bitmap}, "},
+                 {"lists", "blocks: {size: 128, from: lists}, "}},
 	[AXIS_DETERMINISTIC] = {{"no", ""}, {"yes", "deterministic: true, "}},
-	[AXIS_STRIDES] = {{"bhsd", ""}, {"bshd", ""}, {"fat", ""}, {"odd", ""}, {"mixed", ""}, {"size1", ""}, {"flip", ""}, {"shared", ""}},
+	[AXIS_STRIDES] = {{"bhsd", ""},
+                          {"bshd", ""},
+                          {"fat", ""},
+                          {"odd", ""},
+                          {"mixed", ""},
+                          {"size1", ""},
+                          {"flip", ""},
+                          {"shared", ""}},
 	[AXIS_ALIGNMENT] = {{"16 bytes", ""}, {"an element", ""}},
 };
 
@@ -59,8 +71,10 @@ bool pair_legal(enum pair_axis axis, int level, enum pair_axis other, int other_
 {
 	for (int i = 0; i < pairs_excluded_count; i++) {
 		const struct pair_excluded *e = &pairs_excluded[i];
-		if ((level_is(axis, level, e->axis, e->level) && level_is(other, other_level, e->other, e->other_level)) ||
-		    (level_is(axis, level, e->other, e->other_level) && level_is(other, other_level, e->axis, e->level)))
+		if ((level_is(axis, level, e->axis, e->level) &&
+		     level_is(other, other_level, e->other, e->other_level)) ||
+		    (level_is(axis, level, e->other, e->other_level) &&
+		     level_is(other, other_level, e->axis, e->level)))
 			return false;
 	}
 	return true;
@@ -70,7 +84,9 @@ bool pair_legal(enum pair_axis axis, int level, enum pair_axis other, int other_
 
 enum { TRIES = 200 }; /* candidates for each case, of which the best is taken */
 
-struct met { bool pair[AXIS_COUNT][LEVELS_MAX][AXIS_COUNT][LEVELS_MAX]; };
+struct met {
+	bool pair[AXIS_COUNT][LEVELS_MAX][AXIS_COUNT][LEVELS_MAX];
+};
 
 static bool level_fits(const struct pair_case *c, int axis, int level)
 {
@@ -118,14 +134,17 @@ static int case_grow(struct pair_case *c, const struct met *met, struct random *
 /* A pair that has not met begins a case: false when there is none left. Which of them, `turn` says. */
 static bool case_begin(struct pair_case *c, const struct met *met, uint64_t turn)
 {
-	struct { int f, i, g, j; } left[AXIS_COUNT * AXIS_COUNT / 2 * LEVELS_MAX * LEVELS_MAX];
+	struct {
+		int f, i, g, j;
+	} left[AXIS_COUNT * AXIS_COUNT / 2 * LEVELS_MAX * LEVELS_MAX];
 	uint64_t count = 0;
 	for (int f = 0; f < AXIS_COUNT; f++) {
 		c->level[f] = -1;
 		for (int g = 0; g < f; g++)
 			for (int i = 0; i < axis_levels((enum pair_axis)f); i++)
 				for (int j = 0; j < axis_levels((enum pair_axis)g); j++)
-					if (!met->pair[f][i][g][j] && pair_legal((enum pair_axis)f, i, (enum pair_axis)g, j)) {
+					if (!met->pair[f][i][g][j] &&
+					    pair_legal((enum pair_axis)f, i, (enum pair_axis)g, j)) {
 						left[count].f = f, left[count].i = i;
 						left[count].g = g, left[count++].j = j;
 					}
@@ -165,7 +184,8 @@ int pairs_make(struct pair_case to[PAIRS_MAX])
 
 void pair_spec(char to[CASE_NAME_MAX], const struct pair_case *c)
 {
-	static const int dims[LEVELS_MAX][3] = {{64, 40, 128}, {72, 40, 104}, {128, 96, 192}, {256, 128, 0}}; /* same: the first */
+	static const int dims[LEVELS_MAX][3] = {
+		{64, 40, 128}, {72, 40, 104}, {128, 96, 192}, {256, 128, 0}}; /* same: the first */
 	const int *dim = dims[c->level[AXIS_HEAD_DIM]];
 	int len = snprintf(to, CASE_NAME_MAX, "{head_dim: {qk: %d, v: %d}, ", dim[0], dim[c->level[AXIS_HEAD_DIM_V]]);
 	for (int f = 0; f < AXIS_COUNT; f++)
@@ -179,7 +199,7 @@ void pair_parts(char to[CASE_NAME_MAX], const struct pair_case *c, int index)
 	const char *strides = pair_levels[AXIS_STRIDES][c->level[AXIS_STRIDES]].name;
 	const bool single = !strcmp(strides, "size1"); /* one entry, one key head: their strides are senseless */
 	const int entries = single ? 1 : c->level[AXIS_LAYOUT] ? 4 : 2, heads_kv = single ? 1 : 2;
-	snprintf(to, CASE_NAME_MAX, "b%d,h%d/%d,q%d,k%d,%s,seed%d%s", entries, groups[c->level[AXIS_GROUP]] * heads_kv, heads_kv,
-	         70 + index * 37 % 150, 80 + index * 53 % 170, strides, index + 1,
+	snprintf(to, CASE_NAME_MAX, "b%d,h%d/%d,q%d,k%d,%s,seed%d%s", entries, groups[c->level[AXIS_GROUP]] * heads_kv,
+	         heads_kv, 70 + index * 37 % 150, 80 + index * 53 % 170, strides, index + 1,
 	         c->level[AXIS_ALIGNMENT] ? ",shifted" : "");
 }

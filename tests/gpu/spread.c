@@ -70,7 +70,8 @@ int spreader_open(struct spreader *s, fagen_runtime *rt, int device, struct diag
 		return -1;
 	const struct target *target = target_for_cc(gpu.cc);
 	if (!target)
-		return diag_fail(diag, "No target of fagen runs on compute capability %d.%d.", gpu.cc / 10, gpu.cc % 10);
+		return diag_fail(diag, "No target of fagen runs on compute capability %d.%d.", gpu.cc / 10,
+		                 gpu.cc % 10);
 	text_puts(&source, spread_source);
 	int rc = compiler_run(&cubin, runtime_compiler(rt), &source, target, diag);
 	text_free(&source);
@@ -111,24 +112,24 @@ static int launch(struct spreader *s, cu_kernel kernel, void **params, struct di
 	if (driver_device(&gpu, driver, s->device, diag) || driver_push(driver, s->device, &fault))
 		return -1;
 	const struct cuda_calls *cu = driver_calls(driver);
-	cu_result r = cu->cuLaunchKernel((cu_function)(void *)kernel, (unsigned int)gpu.sms * CTAS_SM, 1, 1, THREADS, 1, 1, 0,
-	                                 NULL, params, NULL);
+	cu_result r = cu->cuLaunchKernel((cu_function)(void *)kernel, (unsigned int)gpu.sms * CTAS_SM, 1, 1, THREADS, 1,
+	                                 1, 0, NULL, params, NULL);
 	if (!r)
 		r = cu->cuCtxSynchronize();
 	const int rc = r ? driver_fail(driver, &fault, r, "Comparing on the device") : 0;
 	return driver_pop(driver, &fault) || rc ? -1 : 0;
 }
 
-int spread_scatter(const struct gpu_buffer *wide, const struct gpu_buffer *small, const struct spread *p, struct spreader *s,
-                   struct diag *diag)
+int spread_scatter(const struct gpu_buffer *wide, const struct gpu_buffer *small, const struct spread *p,
+                   struct spreader *s, struct diag *diag)
 {
 	uint64_t to = wide->data, from = small->data;
 	struct spread copy = *p;
 	return launch(s, s->scatter, (void *[]){&to, &from, &copy}, diag);
 }
 
-int spread_compare(struct spread_difference *d, const struct gpu_buffer *wide, const struct gpu_buffer *small, const struct spread *p,
-                   float tolerance, struct spreader *s, struct diag *diag)
+int spread_compare(struct spread_difference *d, const struct gpu_buffer *wide, const struct gpu_buffer *small,
+                   const struct spread *p, float tolerance, struct spreader *s, struct diag *diag)
 {
 	uint64_t at = wide->data, from = small->data, counts = s->result.data, written = counts + 2 * sizeof(uint64_t);
 	struct spread copy = *p;

@@ -17,8 +17,9 @@ struct spread {
 };
 
 struct spread_difference {
-	uint64_t different, first; /* elements that are not what the small tensor says, and the first of them, counted densely */
-	uint64_t written;          /* elements of the whole buffer, gaps included, that are not poison */
+	uint64_t different,
+		first;    /* elements that are not what the small tensor says, and the first of them, counted densely */
+	uint64_t written; /* elements of the whole buffer, gaps included, that are not poison */
 };
 
 struct spreader {
@@ -32,9 +33,10 @@ struct spreader {
 extern const char spread_source[];
 int spreader_open(struct spreader *, fagen_runtime *, int device, struct diag *);
 void spreader_close(struct spreader *);
-int spread_scatter(const struct gpu_buffer *wide, const struct gpu_buffer *small, const struct spread *, struct spreader *, struct diag *);
+int spread_scatter(const struct gpu_buffer *wide, const struct gpu_buffer *small, const struct spread *,
+                   struct spreader *, struct diag *);
 /* tolerance 0: the same bits; else bf16 values at most that far apart, relative to the larger. */
-int spread_compare(struct spread_difference *, const struct gpu_buffer *wide, const struct gpu_buffer *small, const struct spread *,
-                   float tolerance, struct spreader *, struct diag *);
+int spread_compare(struct spread_difference *, const struct gpu_buffer *wide, const struct gpu_buffer *small,
+                   const struct spread *, float tolerance, struct spreader *, struct diag *);
 
 #endif
