@@ -383,7 +383,7 @@ def ncu_find():
 
 def counters(ncu, folder):
     log = folder / "ncu.csv"
-    run = subprocess.run([ncu, "--csv", "--page", "raw", "--print-units", "base", "--cache-control", "none", "--clock-control", "none", "--metrics",
+    run = subprocess.run([ncu, "--target-processes", "all", "--csv", "--page", "raw", "--print-units", "base", "--cache-control", "none", "--clock-control", "none", "--metrics",
                           f"{READ},{WRITE}", "--log-file", str(log), sys.executable, str(pathlib.Path(__file__).resolve()), "--launch"],
                          capture_output=True, text=True)
     text = (log.read_text() if log.exists() else "") + run.stdout
