@@ -113,6 +113,9 @@ $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	ln -sf libfagen.so $(B)/libfagen.so.0
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
 
+# t_pairs: the GPU suite's list of cases.
+$(B)/tests/t_pairs: $(B)/tests/gpu/pairs.o
+
 # t_store_stress: the system calls of cache/ go through the suite, which makes them fail.
 STORE_CALLS := openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock
 $(B)/tests/t_store_stress: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,$(STORE_CALLS))
@@ -141,7 +144,7 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump
+.PHONY: bench bench-flex deviation plots real real-dump iocheck iocheck-selftest
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
@@ -152,6 +155,11 @@ deviation: ## how far results are from exact ones on this GPU: make deviation DE
 plots: ## bench/plot.py on small made-up rows, where Python has matplotlib
 	@sh tests/plots/run $(PYTHON)
 check: plots
+iocheck: ## HBM traffic predicted beside ncu's counters on this GPU: make iocheck IOCHECK=--write
+	@$(PYTHON) bench/iocheck.py $(IOCHECK)
+iocheck-selftest:
+	@$(PYTHON) bench/iocheck.py --selftest
+check: iocheck-selftest
 build/python/dump: bench/real/requirements.txt
 	rm -rf $@ && mkdir -p $(@D)
 	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<
@@ -178,8 +186,8 @@ $(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(call obj,runtime)
 $(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 
-check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, CLASS=name, TOOL=memcheck|racecheck|initcheck|synccheck, BIG=1); writes tests/gpu/last-run.txt
-	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" CLASS="$(CLASS)" TOOL="$(TOOL)" BIG="$(BIG)" sh tests/gpu/run
+check-gpu: ## the GPU suite (SHARD=i/n, SPEC=name, CLASS=name, TOOL=memcheck|racecheck|initcheck|synccheck); writes tests/gpu/last-run.txt
+	@MAKE="$(MAKE)" SHARD="$(SHARD)" SPEC="$(SPEC)" CLASS="$(CLASS)" TOOL="$(TOOL)" sh tests/gpu/run
 
 gpu-record: $(B)/check_gpu ## is tests/gpu/last-run.txt of the present sources, with every class passed
 	@$(B)/check_gpu --judge tests/gpu/last-run.txt

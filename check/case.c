@@ -28,7 +28,11 @@ void case_print(char to[CASE_TEXT_MAX], const struct check_case *c)
 		}
 	if (c->whole && strlen(to) + 7 < CASE_TEXT_MAX)
 		strcat(to, ",whole");
+	if (c->shifted && strlen(to) + 9 < CASE_TEXT_MAX)
+		strcat(to, ",shifted");
 }
+
+int case_align(const struct check_case *c) { return c->shifted ? 2 : layout_align(c->layout); }
 
 /* A count up to the end or a stop character; -1 if there is none. */
 static int64_t count_parse(const char **at)
@@ -92,6 +96,8 @@ static bool part_parse(struct check_case *c, const char *part)
 		return c->planned = true;
 	if (!strcmp(part, "whole"))
 		return c->whole = true;
+	if (!strcmp(part, "shifted"))
+		return c->shifted = true;
 	if (part[0] == 'l' && (part[1] == 'q' || part[1] == 'k'))
 		return lengths_part(c, part[1] == 'k', part + 2);
 	if (!strncmp(part, "seed", 4) && number_part(&n, part + 4)) {
@@ -140,7 +146,7 @@ int case_parse(struct check_case *c, const char *text, struct diag *diag)
 		diag_fail(
 			diag,
 			"\"%s\" is no part of a case. Parts are b2 (batch), h16/4 (query/key heads), q4096, k4096 (lengths), seed7, "
-			"planned, lq16-0-33, lk8-9-7 (lengths of the entries of a padded or packed batch), whole, an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
+			"planned, lq16-0-33, lk8-9-7 (lengths of the entries of a padded or packed batch), whole, shifted (tensors begin one element late), an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
 			"size1, flip, shared), separated by commas.",
 			part);
 		return -1;

@@ -21,6 +21,7 @@ struct check_case {
 	int lengths[2];            /* lengths of entries that are written out, of queries and keys; 0: by the seed */
 	int64_t length[2][CASE_LENGTHS_MAX];
 	bool whole;                /* all entries have all positions */
+	bool shifted;              /* every tensor begins one element late, whatever its strides: aligned to its elements */
 	bool planned;              /* the kernel is planned for exactly these shapes, not for what the spec assumes */
 };
 
@@ -29,6 +30,8 @@ void case_default(struct check_case *, const char *spec_name, const struct spec 
 /* Parts of a case ("b2,h16/4" or "spec:b2,h16/4") over what the case already says. */
 int case_parse(struct check_case *, const char *text, struct diag *);
 void case_print(char to[CASE_TEXT_MAX], const struct check_case *);
+/* Smallest alignment of its pointers and strides: 16 or 2. */
+int case_align(const struct check_case *);
 /* Where the parts begin in a case that starts with its spec; NULL when the text is a spec alone. */
 const char *case_parts(const char *text);
 

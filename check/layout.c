@@ -69,6 +69,12 @@ void layout_make(struct layout *l, enum layout_kind kind, enum tensor_id tensor)
 	}
 }
 
+void layout_shift(struct layout *l)
+{
+	l->offset++;
+	l->elements++;
+}
+
 int layout_align(enum layout_kind kind) { return kind == LAYOUT_ODD ? 2 : 16; }
 
 int64_t layout_index(const struct layout *l, int64_t b, int64_t h, int64_t s)

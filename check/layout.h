@@ -35,6 +35,8 @@ struct layout {
 
 /* Fills everything but the sizes, which are set. */
 void layout_make(struct layout *, enum layout_kind, enum tensor_id);
+/* Begins one element later, in a buffer that is one longer. */
+void layout_shift(struct layout *);
 /* Smallest alignment of pointer and strides: 16 or 2. */
 int layout_align(enum layout_kind);
 int64_t layout_index(const struct layout *, int64_t b, int64_t h, int64_t s);

@@ -167,6 +167,8 @@ static int tensor_make(struct trial *r, int id)
 	                            .dim = tensor_dim(r->spec, id),
 	                            .bytes = tensor_is_float(id) ? 4 : 2};
 	layout_make(&t->layout, c->layout, (enum tensor_id)id);
+	if (c->shifted)
+		layout_shift(&t->layout);
 	const size_t bytes = tensor_bytes(t);
 	t->host = malloc(bytes ? bytes : 1);
 	if (!t->host) {
@@ -497,7 +499,7 @@ static void sample_widen(struct trial *r)
 static int kernels_get(struct trial *r, const fagen_spec *spec)
 {
 	fagen_error error = {.struct_size = sizeof error};
-	fagen_problem problem = {.struct_size = sizeof problem, .align = layout_align(r->c->layout)};
+	fagen_problem problem = {.struct_size = sizeof problem, .align = case_align(r->c)};
 	if (r->c->planned) {
 		problem.batch = r->c->batch;
 		problem.heads_q = r->c->heads_q;

@@ -39,6 +39,7 @@ static void usage(FILE *f)
 	      "along a sequence are document numbers in order (even seeds) or anything (odd seeds), other ints are lengths.\n\n"
 	      "  --case CASE   b2,h16/4,q4096,k4096,outlier,fat,seed7: what is left out keeps its default; may be repeated\n"
 	      "                inputs: gauss outlier lowrank huge const zero inf; layouts: bhsd bshd fat odd mixed size1 flip shared;\n"
+	      "                shifted: tensors begin one element late, whatever their layout;\n"
 	      "                lq16-0-33, lk9: lengths of the entries of a padded or packed batch, else by the seed; whole: all full\n"
 	      "                planned: plan the kernel for these shapes and not for what the spec assumes\n"
 	      "  --device N    CUDA device (default 0)\n"

@@ -474,6 +474,15 @@ void suite_direct(struct suite *s)
 		snprintf(name, sizeof name, "RNG-04 forward tile %dx%d", tiles[i][0], tiles[i][1]);
 		exact_mask(s, CLASS_RNG, name, spec, 300, 290, 12, 34);
 	}
+	static const int backward[][2] = {{64, 64}, {128, 64}, {64, 128}, {32, 64}};
+	for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
+		const int *tile = backward[i / 2];
+		snprintf(spec, sizeof spec,
+		         "{head_dim: 64, dropout: 0.17, deterministic: %s, tile: {backward: {m: %d, n: %d}}, " BOTH "}",
+		         i % 2 ? "true" : "false", tile[0], tile[1]);
+		snprintf(name, sizeof name, "RNG-04 backward tile %dx%d%s", tile[0], tile[1], i % 2 ? ", deterministic" : "");
+		exact_mask(s, CLASS_RNG, name, spec, 300, 290, 12, 34);
+	}
 	new_offset(s);
 	spec_refused(s, CLASS_HD, "HD-04 head_dim 1", "{head_dim: 1}", "head_dim");
 	spec_refused(s, CLASS_HD, "HD-04 head_dim 33", "{head_dim: 33}", "head_dim");
@@ -482,6 +491,10 @@ void suite_direct(struct suite *s)
 	spec_refused(s, CLASS_HD, "HD-16 head_dim 512", "{head_dim: 512}", "head_dim");
 	spec_refused(s, CLASS_MSK, "WIN-06 negative window", "{head_dim: 64, mask: {window: {left: -5, right: 0}}}",
 	             "left");
+	spec_refused(s, CLASS_MSK, "WIN-06 a window that ends before the diagonal",
+	             "{head_dim: 64, mask: {window: {left: unbounded, right: -3}}}", "right");
+	spec_refused(s, CLASS_MSK, "WIN-07 an empty window", "{head_dim: 64, mask: {window: {left: 7, right: -8}}}", "right");
+	spec_refused(s, CLASS_MSK, "WIN-08 -1 for unbounded", "{head_dim: 64, mask: {window: {left: -1, right: 0}}}", "left");
 	heads_refused(s, "HD-17 33/2", 33, 2);
 	heads_refused(s, "HD-17 3/2", 3, 2);
 	heads_refused(s, "HD-17 4/0", 4, 0);

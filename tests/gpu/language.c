@@ -1,8 +1,8 @@
 /* Masks, scores, inputs and block layouts on the GPU: presets, expressions, gradients of inputs, layouts, all pairs of
  * features, and the field cases about them. */
 #include <stdio.h>
-#include <string.h>
 
+#include "tests/gpu/pairs.h"
 #include "tests/gpu/suite.h"
 
 #define BOTH "passes: [forward, backward]}"
@@ -221,81 +221,15 @@ static void layouts(struct suite *s)
 		}
 }
 
-/* ---- all pairs --------------------------------------------------------------------------------------------------------- */
-
-enum { MASK, SCORE, LAYOUT, BATCH, DROPOUT, GROUP, SINK, DTYPE, DIM, FACTORS, LEVELS_MAX = 7 };
-
-static const char *const factors[FACTORS][LEVELS_MAX] = {
-	[MASK] = {"", "mask: causal, ", "mask: {window: {left: 90, right: 20}}, ", "mask: {all: [causal, document]}, ",
-                  "mask: padding, ", "mask: \"abs(q - k) < 60 || k < 9\", ", "mask: \"(q + k) % 3 != 0\", "},
-	[SCORE] = {"", "score: {softcap: {cap: 8}}, ",
-                   "score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}, ",
-                   "score: bias, inputs: {bias: {dtype: f32, shape: [batch, heads, seq_q, seq_k], grad: true}}, ",
-                   "score: \"s + t[h, q - k + 40]\", inputs: {t: {dtype: f32, shape: [heads, 81], grad: true}}, "},
-	[LAYOUT] = {"", "blocks: {size: 64, keep: {any: [{local: {left: 1, right: 1}}, {random: {seed: 3, chance: 0.3}}]}}, ",
-                    "blocks: {size: 32, from: bitmap}, ", "blocks: {size: 128, from: lists}, "},
-	[BATCH] = {"", "layout: padded, ", "layout: packed, "},
-	[DROPOUT] = {"", "dropout: 0.2, "},
-	[GROUP] = {"kv_group: 1, ", "kv_group: 3, ", "kv_group: any, "},
-	[SINK] = {"", "sink: true, "},
-	[DTYPE] = {"", "dtype: fp16, "},
-	[DIM] = {"head_dim: 64, ", "head_dim: 128, ", "head_dim: {qk: 72, v: 40}, "},
-};
-
-static int level_count(int factor)
-{
-	int n = 0;
-	while (n < LEVELS_MAX && factors[factor][n])
-		n++;
-	return n;
-}
-
-static void pair_case(struct suite *s, const int level[FACTORS], int seed)
-{
-	char spec[CASE_NAME_MAX];
-	int len = snprintf(spec, sizeof spec, "{");
-	for (int f = 0; f < FACTORS; f++)
-		len += snprintf(spec + len, sizeof spec - (size_t)len, "%s", factors[f][level[f]]);
-	snprintf(spec + len, sizeof spec - (size_t)len, BOTH);
-	const int group = level[GROUP] ? 3 : 1;
-	suite_case(s, CLASS_PAIRS, spec, "b2,h%d/2,q%d,k%d,%s,seed%d", 2 * group, 130 + seed * 7 % 200, 140 + seed * 31 % 200,
-	           layout_names[seed % 3 ? LAYOUT_BHSD : LAYOUT_FAT], seed);
-}
-
-/* Cases until every level of every factor has met every level of every other. */
 static void pairs(struct suite *s)
 {
-	static bool met[FACTORS][LEVELS_MAX][FACTORS][LEVELS_MAX];
-	memset(met, 0, sizeof met);
-	for (int seed = 1;; seed++) {
-		int level[FACTORS], left = 0;
-		for (int f = 0; f < FACTORS; f++)
-			level[f] = -1;
-		for (int f = 0; f < FACTORS; f++) /* a pair that has not met begins the case */
-			for (int g = 0; g < f; g++)
-				for (int i = 0; i < level_count(f); i++)
-					for (int j = 0; j < level_count(g); j++)
-						if (!met[f][i][g][j] && !left++)
-							level[f] = i, level[g] = j;
-		if (!left)
-			return;
-		for (int f = 0; f < FACTORS; f++) { /* the other factors: the level that meets most for the first time */
-			int best = -1;
-			for (int turn = 0; level[f] < 0 && turn < level_count(f); turn++) {
-				const int i = (turn + seed) % level_count(f);
-				int fresh = 0;
-				for (int g = 0; g < FACTORS; g++)
-					fresh += g != f && (level[g] < 0 ? 0 : !met[f][i][g][level[g]]);
-				if (best < 0 || fresh > best / LEVELS_MAX)
-					best = fresh * LEVELS_MAX + i;
-			}
-			if (level[f] < 0)
-				level[f] = best % LEVELS_MAX;
-		}
-		for (int f = 0; f < FACTORS; f++)
-			for (int g = 0; g < FACTORS; g++)
-				met[f][level[f]][g][level[g]] = true;
-		pair_case(s, level, seed);
+	struct pair_case cases[PAIRS_MAX];
+	const int count = pairs_make(cases);
+	for (int i = 0; i < count; i++) {
+		char spec[CASE_NAME_MAX], parts[CASE_NAME_MAX];
+		pair_spec(spec, &cases[i]);
+		pair_parts(parts, &cases[i], i);
+		suite_case(s, CLASS_PAIRS, spec, "%s", parts);
 	}
 }
 

@@ -67,6 +67,11 @@ void suite_lengths(struct suite *s)
 	char spec[CASE_NAME_MAX];
 	for (size_t i = 0; i < sizeof field_cases / sizeof *field_cases; i++)
 		suite_case(s, field_cases[i].class, field_cases[i].spec, "%s", field_cases[i].parts);
+	s->options.poison_shared = true; /* MSK-07: rows of dead tiles multiply what was left there */
+	suite_case(s, CLASS_MSK, PADDED "head_dim: 64, mask: causal}", "b2,h2,lq128-40,lk128-96,seed2");
+	suite_case(s, CLASS_MSK, PADDED "head_dim: 64}", "b3,h2,lq16,lk64-0-33,seed3"); /* VAR-05 */
+	suite_case(s, CLASS_MSK, PACKED "head_dim: 64}", "b3,h2,lq16,lk64-0-33,seed3");
+	s->options.poison_shared = false;
 	for (int i = 0; i < (int)(sizeof specs / sizeof *specs); i++)
 		for (int packed = 0; packed < 2; packed++) {
 			snprintf(spec, sizeof spec, "%s%s}", packed ? PACKED : PADDED, specs[i]);

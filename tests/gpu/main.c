@@ -112,7 +112,7 @@ void suite_case(struct suite *s, enum class class, const char *spec_name, const 
 		return;
 	}
 	if (s->warming) {
-		warm_add(s, spec_name, layout_align(c.layout));
+		warm_add(s, spec_name, case_align(&c));
 		return;
 	}
 	check_run(&outcome, &c, s->rt, spec, &s->options);
@@ -140,8 +140,7 @@ static void record_print(FILE *f, const struct suite *s, const char *digest, int
 	fprintf(f, "gpu: %s\ndriver: CUDA %d.%d\nnvrtc: %d.%d\ndigest: %s\nseconds: %.0f\n", s->gpu.name, driver / 1000,
 	        driver % 1000 / 10, major, minor, digest, seconds);
 	for (int i = 0; i < CLASS_COUNT; i++)
-		if (i != CLASS_BIG || s->big)
-			fprintf(f, "%s: %d passed, %d failed\n", class_names[i], s->passed[i], s->failed[i]);
+		fprintf(f, "%s: %d passed, %d failed\n", class_names[i], s->passed[i], s->failed[i]);
 }
 
 /* 0 when the record is of these sources and names every class with a count and no failure. */
@@ -177,7 +176,7 @@ static int record_judge(const char *path, const char *digest)
 	}
 	fclose(f);
 	for (int i = 0; i < CLASS_COUNT; i++)
-		if (!seen[i] && i != CLASS_BIG) {
+		if (!seen[i]) {
 			printf("The record has no count for %s.\n", class_names[i]);
 			wrong = 1;
 		}
@@ -222,18 +221,22 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 		suite_language(s);
 		suite_lengths(s);
 		suite_deterministic(s);
+		suite_graph(s);
+		suite_invariance(s);
 		suite_merge(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
 		if (!s->warming && s->shards == 1 &&
 		    (!s->only_class || !strcmp(s->only_class, class_names[CLASS_START])))
 			suite_start(s);
+		if (s->shards == 1 && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_BIG])))
+			suite_big(s);
 	}
 }
 
 static int usage(void)
 {
-	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--class NAME] [--small] [--big] [--no-poison] [--no-warm] [--device N] [--verbose] [--record FILE]\n"
+	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--class NAME] [--small] [--no-poison] [--no-warm] [--device N] [--verbose] [--record FILE]\n"
 	      "       check_gpu --digest | --judge FILE\n",
 	      stderr);
 	return EXIT_BAD_USE;
@@ -243,7 +246,7 @@ int main(int argc, char **argv)
 {
 	static const struct option longs[] = {
 		{"shard", required_argument, NULL, 's'},  {"spec", required_argument, NULL, 'S'},
-		{"small", no_argument, NULL, 'm'},        {"big", no_argument, NULL, 'b'},
+		{"small", no_argument, NULL, 'm'},
 		{"no-poison", no_argument, NULL, 'p'},    {"no-warm", no_argument, NULL, 'w'},
 		{"device", required_argument, NULL, 'd'}, {"verbose", no_argument, NULL, 'v'},
 		{"class", required_argument, NULL, 'c'},
@@ -262,7 +265,6 @@ int main(int argc, char **argv)
 		case 'S': s.only_spec = optarg; break;
 		case 'c': s.only_class = optarg; break;
 		case 'm': s.small = true; break;
-		case 'b': s.big = true; break;
 		case 'p': s.options.no_poison = true; break;
 		case 'w': warm = false; break;
 		case 'd': s.options.device = atoi(optarg); break;

@@ -1,5 +1,6 @@
 /* All specs over lengths, heads, layouts and inputs; and the field cases that are a case of their own. */
 #include <stdio.h>
+#include <string.h>
 
 #include "tests/gpu/suite.h"
 #include "tests/language.h"
@@ -29,7 +30,7 @@ static void spec_shapes(struct suite *s, const char *name, int index)
 	fagen_kernel_info info = {.struct_size = sizeof info};
 	fagen_error error = {.struct_size = sizeof error};
 	int m = 128, n = 64;
-	if (!s->warming) {
+	if (!s->warming && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_SHAPES]))) {
 		if (fagen_kernel_get(&kernel, s->rt, loaded,
 		                     &(fagen_problem){.struct_size = sizeof(fagen_problem), .align = 16},
 		                     s->options.device, &error) ||
@@ -193,19 +194,6 @@ static const struct {
 	{CLASS_RNG, "RNG", "{head_dim: 64, dtype: fp16, dropout: 0.996, " BOTH "}", "b2,h2,q100,k100,seed4"},
 };
 
-static const struct {
-	const char *id, *spec, *parts;
-} big_cases[] = {
-	{"I32-01", CAUSAL128, "b15000,h10,q128,k128"},
-	{"I32-02", FULL64, "b8300,h16,q1,k1"},
-	{"I32-02", "{head_dim: 128, " BOTH "}", "b8300,h16,q1,k1"},
-	{"I32-04", "{head_dim: 128}", "b700,h1,q256,k24000,bshd"},
-	{"I32-10", "{head_dim: 64}", "b1,h1,q33728,k33728,zero"},
-	{"I32-16", "{head_dim: 128}", "b1,h2,q1,k163840"},
-	{"I32-16", "{head_dim: 128}", "b1,h2,q256,k163840"},
-	{"I32", CAUSAL64, "b2,h16,q66000,k2000,bshd"},
-};
-
 void suite_fields(struct suite *s)
 {
 	for (size_t i = 0; i < sizeof field_cases / sizeof *field_cases; i++)
@@ -237,8 +225,13 @@ void suite_fields(struct suite *s)
 		         tiles[i][0], tiles[i][1]);
 		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
 	}
-	for (size_t i = 0; s->big && i < sizeof big_cases / sizeof *big_cases; i++)
-		suite_case(s, CLASS_BIG, big_cases[i].spec, "%s", big_cases[i].parts);
+	static const int backward[][2] = {{64, 64}, {128, 64}, {64, 128}, {32, 64}};
+	for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
+		snprintf(spec, sizeof spec,
+		         "{head_dim: 64, dropout: 0.17, deterministic: %s, tile: {backward: {m: %d, n: %d}}, " BOTH "}",
+		         i % 2 ? "true" : "false", backward[i / 2][0], backward[i / 2][1]);
+		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
+	}
 }
 
 /* A few cases that touch every path of the kernels: for compute-sanitizer, and for `make mutate`, where each broken

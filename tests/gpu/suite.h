@@ -5,7 +5,7 @@
 #include "check/case.h"
 #include "check/gpu.h"
 
-/* Every class must have run at least once for a record to count; `big` only when asked for. */
+/* Every class must have run at least once for a record to count. */
 #define CLASSES(x) \
 	x(SHAPES, "shapes", "all specs, lengths around the tiles") \
 	x(HEADS, "heads", "one and many heads, every grouping") \
@@ -24,14 +24,14 @@
 	x(PRESETS, "presets", "every mask, score and layout with a name") \
 	x(EXPRESSIONS, "expressions", "masks and scores written out, inputs of every place") \
 	x(GRADS, "grads", "gradients of inputs and sinks") \
-	x(PAIRS, "pairs", "all pairs of mask, score, layout, dropout, group, sink, dtype, head dim") \
+	x(PAIRS, "pairs", "all pairs of thirteen axes: pairs.h") \
 	x(MOD, "MOD", "field cases: softcap, ALiBi") \
 	x(BSP, "BSP", "block layouts, field cases among them") \
 	x(VAR, "VAR", "padded and packed batches, field cases among them") \
 	x(DET, "DET", "deterministic: all kinds of specs twice, a thousand runs, alone and in a batch") \
 	x(MERGE, "MERGE", "partial results merged, and the derivative") \
 	x(START, "start", "warm start: from nothing to the first launch") \
-	x(BIG, "big", "field cases I32: offsets past 32 bits")
+	x(BIG, "big", "field cases I32: offsets past 32 bits, long lengths, large grids")
 
 enum class {
 #define CLASS(id, name, doc) CLASS_##id,
@@ -49,7 +49,7 @@ struct suite {
 	const char *only_spec;    /* NULL: all */
 	const char *only_class;   /* NULL: all */
 	bool small;               /* the list for compute-sanitizer and mutation */
-	bool big, verbose;
+	bool verbose;
 	bool warming;             /* collect the kernels, run nothing */
 	bool lost;                /* the context is dead: nothing more can be run */
 	int64_t item;
@@ -74,7 +74,10 @@ void suite_lengths(struct suite *);
 void suite_direct(struct suite *);
 void suite_start(struct suite *); /* keeps time: to be run alone on the machine */
 void suite_deterministic(struct suite *);
+void suite_graph(struct suite *);
+void suite_invariance(struct suite *);
 void suite_merge(struct suite *);
+void suite_big(struct suite *);   /* takes tens of GiB: to be run alone on the machine */
 void suite_small(struct suite *);
 
 /* The digest of everything a record speaks for: sources of all specs, launch code, templates. No GPU needed. */

@@ -1,0 +1,137 @@
+/* Field cases that need no GPU, and the table of all: tests/gpu/fields.md names a file for each, which must hold it. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/spec_help.h"
+
+Suite *suite(void);
+
+static struct program program;
+static struct plan plan;
+
+static void planned(const char *yaml, const struct problem *problem)
+{
+	const struct spec s = parse(yaml);
+	struct diag diag = {0};
+	ck_assert_msg(!program_lower(&program, &s, &diag) &&
+	                      !plan_make(&plan, &s, &program, target_find("sm_90a"), device_find("H200"), problem,
+	                                 PASS_FORWARD, &diag),
+	              "%s", text_str(&diag.text));
+	diag_free(&diag);
+}
+
+static char *source_of(const char *yaml)
+{
+	const struct spec s = parse(yaml);
+	struct diag diag = {0};
+	struct text source = {0};
+	planned(yaml, &s.assume);
+	ck_assert_msg(!source_emit(&source, &s, &program, &plan, NULL, &diag), "%s", text_str(&diag.text));
+	char *copy = strdup(text_str(&source));
+	text_free(&source);
+	return copy;
+}
+
+START_TEST(win_04_spellings_of_causal_are_one_source)
+{
+	static const char *const spellings[] = {
+		"{head_dim: 128, mask: {window: {left: unbounded, right: 0}}}",
+		"{head_dim: 128, mask: {all: [causal, {window: {left: unbounded, right: 0}}]}}",
+		"{head_dim: 128, mask: {all: [causal, causal]}}", "{head_dim: 128, mask: \"k - sk <= q - sq\"}"};
+	char *causal = source_of("{head_dim: 128, mask: causal}");
+	for (size_t i = 0; i < sizeof spellings / sizeof *spellings; i++) {
+		char *other = source_of(spellings[i]);
+		ck_assert_msg(!strcmp(causal, other), "%s", spellings[i]);
+		free(other);
+	}
+	char *window = source_of(
+		"{head_dim: 128, mask: {window: {left: 300, right: 0}}}"); /* hides keys of longer sequences */
+	ck_assert_str_ne(causal, window);
+	free(window);
+	free(causal);
+}
+END_TEST
+
+START_TEST(msk_05_alignments_are_two_sources)
+{
+	char *right = source_of("{head_dim: 64, mask: causal}"),
+	     *left = source_of("{head_dim: 64, mask: causal_top_left}");
+	ck_assert_str_ne(right, left);
+	free(right);
+	free(left);
+}
+END_TEST
+
+/* WIN-10: a right bound of 0 is a bound. Keys 15871 to 16383 are seen: all tiles that hold one, and no other. */
+START_TEST(win_10_a_decode_visits_the_tiles_of_its_window)
+{
+	planned("{head_dim: 64, mask: {window: {left: 512, right: 0}}}", &(struct problem){1, 2, 2, 1, 16384, 16});
+	const struct candidate *c = &plan.candidate[plan.chosen];
+	const double visited = c->visited * 16384 / c->tile_n;
+	const int first = (16384 - 513) / c->tile_n, last = (16384 - 1) / c->tile_n;
+	ck_assert_double_ge(visited, (double)(last - first) + 0.01);
+	ck_assert_double_le(visited, (double)(last - first + 1));
+}
+END_TEST
+
+/* ---- the table ---- */
+
+static char *file_read(const char *path)
+{
+	FILE *f = fopen(path, "r");
+	char *text = calloc(1, 1 << 20);
+	ck_assert_msg(f && text, "%s", path);
+	ck_assert_uint_lt(fread(text, 1, (1 << 20) - 1, f), (1 << 20) - 1);
+	fclose(f);
+	return text;
+}
+
+static const char *const rows[] = {
+	"MSK-01", "MSK-04", "MSK-05", "MSK-06", "MSK-07", "MSK-08", "MSK-09", "MSK-10", "WIN-04", "WIN-05", "WIN-06",
+	"WIN-07", "WIN-08", "WIN-09", "WIN-10", "VAR-04", "VAR-05", "VAR-06", "VAR-07", "VAR-08", "VAR-09", "VAR-10",
+	"VAR-11", "I32-01", "I32-02", "I32-03", "I32-04", "I32-05", "I32-08", "I32-09", "I32-10", "I32-15", "I32-16",
+	"RNG-01", "RNG-02", "RNG-03", "RNG-04", "RNG-08", "RNG-09", "DET-03", "DET-04", "DET-05", "DET-06", "DET-07"};
+
+START_TEST(every_row_is_held_by_the_file_that_the_table_names)
+{
+	char *table = file_read("tests/gpu/fields.md");
+	int held = 0;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		char begin[16], class[16] = "", name[32] = "", path[64];
+		snprintf(begin, sizeof begin, "\n| %s |", rows[i]);
+		const char *row = strstr(table, begin);
+		ck_assert_msg(row != NULL, "%s is not in the table", rows[i]);
+		if (sscanf(row + strlen(begin), " %15[A-Za-z] | %31[a-z.]", class, name) !=
+		    2) { /* no file: no such feature */
+			const char *end = strchr(row + 1, '\n'), *reason = strstr(row, " yet");
+			ck_assert_msg(reason && reason < end, "%s names no file and no reason", rows[i]);
+			continue;
+		}
+		snprintf(path, sizeof path, "tests/gpu/%s", name);
+		char *text = file_read(path);
+		ck_assert_msg(strstr(text, rows[i]) != NULL, "%s is not in %s", rows[i], path);
+		char *suite_h = file_read("tests/gpu/suite.h"), quoted[24];
+		snprintf(quoted, sizeof quoted, "\"%s\"", class);
+		ck_assert_msg(strstr(suite_h, quoted) != NULL, "%s: there is no class %s", rows[i], class);
+		free(suite_h);
+		free(text);
+		held++;
+	}
+	ck_assert_int_ge(held, 41);
+	free(table);
+}
+END_TEST
+
+Suite *suite(void)
+{
+	Suite *all = suite_create("fields");
+	TCase *t = tcase_create("fields");
+	tcase_add_test(t, win_04_spellings_of_causal_are_one_source);
+	tcase_add_test(t, msk_05_alignments_are_two_sources);
+	tcase_add_test(t, win_10_a_decode_visits_the_tiles_of_its_window);
+	tcase_add_test(t, every_row_is_held_by_the_file_that_the_table_names);
+	suite_add_tcase(all, t);
+	return all;
+}
