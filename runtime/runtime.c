@@ -78,6 +78,11 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 		runtime_free(rt);
 		goto no_memory;
 	}
+	if (device_list_load(&rt->rows, config.ignore_env ? NULL : getenv("FAGEN_DEVICES"), &diag)) {
+		runtime_free(rt);
+		fault_fail(&f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES", "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
+		return fault_report(error, &f);
+	}
 	*out = rt;
 	return FAGEN_OK;
 no_memory:
@@ -142,5 +147,6 @@ struct store *runtime_store(fagen_runtime *rt) { return rt->store; }
 struct compiler *runtime_compiler(fagen_runtime *rt) { return rt->compiler; }
 struct driver *runtime_driver(fagen_runtime *rt) { return rt->driver; }
 const char *runtime_templates(const fagen_runtime *rt) { return rt->templates_dir; }
+const struct device_list *runtime_devices(const fagen_runtime *rt) { return &rt->rows; }
 const struct spec *runtime_spec(const fagen_spec *s) { return &s->spec; }
 const struct plan *runtime_plan(const fagen_kernel *k, enum pass pass) { return k->pass[pass].plan; }

@@ -63,6 +63,7 @@ struct store *runtime_store(fagen_runtime *);
 struct compiler *runtime_compiler(fagen_runtime *);
 struct driver *runtime_driver(fagen_runtime *);
 const char *runtime_templates(const fagen_runtime *);        /* NULL: built in */
+const struct device_list *runtime_devices(const fagen_runtime *);
 const struct spec *runtime_spec(const fagen_spec *);
 /* Made for the first problem that led to this kernel. NULL: the kernel has no such pass. */
 const struct plan *runtime_plan(const fagen_kernel *, enum pass);
