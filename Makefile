@@ -107,6 +107,9 @@ $(B)/tests/t_runtime: | $(B)/libfagen.so $(B)/examples/embed
 $(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))
 
+# t_calibrate: the command is linked in.
+$(B)/tests/t_calibrate: $(addprefix $(B)/cli/,calibrate.o calibrate_rates.o calibrate_run.o file.o problem_flags.o) | $(B)/tests/fake/libcuda.so.1
+
 # The examples, as a user of the installed library would build them.
 $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	@mkdir -p $(@D)

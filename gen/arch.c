@@ -54,12 +54,18 @@ const struct target *target_find(const char *name)
 }
 
 /* The driver says "NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB": the maker in front, the board behind. */
-static const struct device *row_find(const struct device *row, int count, const char *name)
+const char *device_board(const char *name)
 {
 	static const char *const makers[] = {"NVIDIA ", "GeForce "};
 	for (int i = 0; i < 2; i++)
 		if (strncasecmp(name, makers[i], strlen(makers[i])) == 0)
 			name += strlen(makers[i]);
+	return name;
+}
+
+static const struct device *row_find(const struct device *row, int count, const char *name)
+{
+	name = device_board(name);
 	const struct device *best = NULL;
 	size_t best_len = 0;
 	for (int i = 0; i < count; i++) {

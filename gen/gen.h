@@ -53,6 +53,7 @@ extern const int device_count;
 const struct target *target_find(const char *name);            /* NULL: no such target */
 /* By its name in any case, or as the driver says it ("NVIDIA A100-SXM4-80GB"). NULL: none. */
 const struct device *device_find(const char *name);
+const char *device_board(const char *name);                    /* what the driver says, without the maker in front */
 const struct device *device_for_target(const struct target *); /* the device a target is planned for by default */
 /* The best target of the table whose code runs on compute capability `cc` (times ten). NULL: none. */
 const struct target *target_for_cc(int cc);
