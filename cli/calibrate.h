@@ -30,7 +30,6 @@ void device_make(struct device *, const double rate[MEASURE_COUNT], const struct
  * the model counts on. */
 void device_write(struct text *, const struct device *, const double rate[MEASURE_COUNT], const struct gpu *,
                   int driver_version, const char *date, struct diag *);
-double median_of(const double *, int count);
 
 /* ---- calibrate_run.c: on the GPU ---- */
 

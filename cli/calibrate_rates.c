@@ -2,7 +2,8 @@
 #include "cli/calibrate.h"
 
 #include <math.h>
-#include <stdlib.h>
+
+#include "cli/cli.h"
 
 /* What gen/plan_cost.c multiplies DRAM bandwidth with, since the table has the makers' figures, which no copy reaches. */
 static const double hbm_reached = 0.9;
@@ -22,25 +23,6 @@ static const struct {
 	[MEASURE_HBM] = {"DRAM bandwidth (a copy)", "GB/s", 20, 50000},
 	[MEASURE_LAUNCH] = {"launches of an empty kernel", "us", 0.1, 100},
 };
-
-static int by_size(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-double median_of(const double *value, int count)
-{
-	double *sorted = malloc((size_t)count * sizeof *sorted);
-	if (!sorted)
-		return NAN;
-	for (int i = 0; i < count; i++)
-		sorted[i] = value[i];
-	qsort(sorted, (size_t)count, sizeof *sorted, by_size);
-	const double median = (sorted[(count - 1) / 2] + sorted[count / 2]) / 2;
-	free(sorted);
-	return median;
-}
 
 int rates_make(double rate[MEASURE_COUNT], const struct measured measured[MEASURE_COUNT], struct diag *diag)
 {

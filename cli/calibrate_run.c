@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cli/calibrate.h"
+#include "cli/cli.h"
 #include "gen/embed.h"
 #include "runtime/driver.h"
 #include "templates/calibrate_abi.h"
@@ -286,11 +287,9 @@ int calibrate_run(struct measured measured[MEASURE_COUNT], struct gpu *gpu, fage
 {
 	struct driver *driver = runtime_driver(rt);
 	struct rig r = {.rt = rt, .gpu = gpu, .fault = {.diag = diag}};
-	if (driver_device(gpu, driver, ordinal, diag))
+	const struct device *ignored;
+	if (driver_device(gpu, driver, ordinal, diag) || runtime_machine(&r.target, &ignored, rt, ordinal, diag))
 		return -1;
-	if (!(r.target = target_for_cc(gpu->cc)))
-		return diag_fail(diag, "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on.", ordinal,
-		                 gpu->name, gpu->cc / 10, gpu->cc % 10);
 	r.cu = driver_calls(driver);
 	if (calls_check(r.cu, diag) || driver_push(driver, ordinal, &r.fault))
 		return -1;

@@ -22,5 +22,7 @@ int cmd_init(int argc, char **argv);
 /* Writes aside and renames, so that a failure, which is complained about, leaves the old file. NULL and "-": the standard
  * output. */
 int file_write(const char *path, const void *bytes, size_t len);
+/* The middle one, or the mean of the middle two. */
+double median_of(const double *, int count);
 
 #endif

@@ -143,6 +143,21 @@ int fagen_spec_parse(fagen_spec **out, fagen_runtime *rt, const char *yaml, size
 	return spec_call(out, rt, yaml ? yaml : "", yaml ? len : 0, name ? name : "spec", error);
 }
 
+int runtime_machine(const struct target **target, const struct device **device, fagen_runtime *rt, int ordinal,
+                    struct diag *diag)
+{
+	struct fault f = {.diag = diag};
+	struct runtime_device *d;
+	if (driver_start(rt->driver, &f) || device_of(&d, rt, ordinal, &f))
+		return -1;
+	if (!d->target)
+		return diag_fail(diag, "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on.",
+		                 ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10);
+	*target = d->target;
+	*device = &d->device;
+	return 0;
+}
+
 struct store *runtime_store(fagen_runtime *rt) { return rt->store; }
 struct compiler *runtime_compiler(fagen_runtime *rt) { return rt->compiler; }
 struct driver *runtime_driver(fagen_runtime *rt) { return rt->driver; }

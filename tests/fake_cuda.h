@@ -5,6 +5,7 @@
 
 #include "runtime/dl.h"
 #include "templates/abi.h"
+#include "templates/calibrate_abi.h"
 #include "templates/merge_abi.h"
 
 enum fake_call {
@@ -34,6 +35,7 @@ struct fake_cuda {
 	int version;
 	int init_result;
 	int load_result;              /* what cuLibraryLoadData says of any code */
+	size_t memory_free;           /* what cuMemGetInfo_v2 says */
 	int capturing;                /* a stream is being captured in global mode */
 	int fail_at;                  /* the call of this number (from 1, counted in `calls`) fails with fail_result */
 	int fail_result;
@@ -46,6 +48,7 @@ struct fake_cuda {
 	int retained;                 /* primary contexts retained and not released */
 	int broken;                   /* calls with a handle that is not alive: must stay 0 */
 	int launches, memsets;
+	double us;                    /* what the launches took: events record it */
 	struct fake_launch launch[FAKE_LAUNCHES_MAX];
 	struct { cu_deviceptr at; size_t words; cu_stream stream; int launches_before; } memset[FAKE_LAUNCHES_MAX];
 };

@@ -342,10 +342,39 @@ START_TEST(the_command_fails_cleanly)
 	ck_assert_int_eq(COMMAND(said, "--device-index", "3"), EXIT_MACHINE);
 	ck_assert_str_eq(said, "error: Device 3, NVIDIA Tesla V100, has compute capability 7.0, which no target of fagen runs "
 	                       "on.\n");
-	/* The fake has no events. */
+	fake.state->memory_free = 300 << 20;
 	ck_assert_int_eq(COMMAND(said, "-o", "-"), EXIT_MACHINE);
-	ck_assert_str_eq(said, "error: The NVIDIA driver lacks the memory and event calls that measuring needs (cuMemAlloc_v2, "
-	                       "cuEventCreate and their kin).\n");
+	ck_assert_str_eq(said, "error: Measuring DRAM bandwidth needs 800 MiB of free memory on the GPU, 16 times its L2; 300 MiB "
+	                       "are free.\n");
+	/* The fake runs no kernel: no CTA writes what it took. A launch of 512 threads takes 512 us there. */
+	fake.state->memory_free = 800 << 20;
+	const int before = fake.state->calls;
+	ck_assert_int_eq(COMMAND(said, "-o", "/tmp/fagen_t_calibrate.yaml"), EXIT_MACHINE);
+	ck_assert_str_eq(said,
+	                 "error: Measuring matrix products (mma.sync m16n8k16, bf16) took no time: the GPU's clocks or events do "
+	                 "not count.\n"
+	                 "error: Measuring exponentials (ex2) took no time: the GPU's clocks or events do not count.\n"
+	                 "error: Measuring float32 multiply-adds took no time: the GPU's clocks or events do not count.\n"
+	                 "error: Measuring shared memory (ldmatrix) took no time: the GPU's clocks or events do not count.\n"
+	                 "error: Measuring the clock under matrix load took no time: the GPU's clocks or events do not count.\n"
+	                 "error: Measuring launches of an empty kernel gave 512 us; between 0.1 and 100 is plausible. Is the GPU "
+	                 "used by another program?\n");
+	ck_assert_int_ne(access("/tmp/fagen_t_calibrate.yaml", F_OK), 0);
+	ck_assert_int_eq(fake_count(&fake, FAKE_cuMemAlloc_v2, before), 4);
+	ck_assert_int_eq(fake_count(&fake, FAKE_cuMemFree_v2, before), 4);
+	ck_assert_int_eq(fake_count(&fake, FAKE_cuEventCreate, before), fake_count(&fake, FAKE_cuEventDestroy_v2, before));
+	ck_assert_int_eq(fake.state->libraries, 0);
+	/* Whatever call fails, it is said, and everything is given back. */
+	for (int at = 1; at < 60; at += 3) {
+		fake.state->fail_at = fake.state->calls + at;
+		fake.state->fail_result = 2;
+		fake.state->failed_call = -1;
+		ck_assert_int_eq(COMMAND(said, "-o", "-"), EXIT_MACHINE);
+		const int call = fake.state->failed_call;
+		ck_assert_msg(strstr(said, "failed: CUDA_ERROR_OUT_OF_MEMORY (2)") != NULL, "call %d: %s", call, said);
+		ck_assert_int_eq(fake.state->libraries, 0);
+	}
+	fake.state->fail_at = 0;
 	ck_assert_int_eq(fake.state->pushes, fake.state->pops);
 	ck_assert_int_eq(fake.state->broken, 0);
 	ck_assert_int_eq(COMMAND(said, "--device-index", "-1"), EXIT_USAGE);
