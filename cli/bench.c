@@ -196,7 +196,8 @@ int cmd_bench(int argc, char **argv)
 		}
 	}
 	if (!bad && o.sweep && o.naive) {
-		fputs("fagen bench: --sweep is about tiles, and standard attention has one: leave --naive out.\n", stderr);
+		fputs("fagen bench: --sweep is about tiles, and standard attention has one: leave --naive out.\n",
+		      stderr);
 		bad = -1;
 	}
 	if (!bad && optind == argc) {

@@ -33,7 +33,10 @@ struct sweep {
 	struct bench *bench;
 	struct subject **subject;
 	int count;
-	struct { struct subject *subject; struct tile *tile; } *work;
+	struct {
+		struct subject *subject;
+		struct tile *tile;
+	} * work;
 	int works;
 	const struct target *target;
 	const struct device *device;
@@ -122,7 +125,8 @@ static void tile_compile(void *context, int64_t item)
 	fagen_spec *spec;
 	fagen_kernel *kernel;
 	tile->error.struct_size = sizeof tile->error;
-	if (fagen_spec_parse(&spec, s->bench->rt, tile->yaml.data, tile->yaml.len, subject->path, &tile->error) == FAGEN_OK &&
+	if (fagen_spec_parse(&spec, s->bench->rt, tile->yaml.data, tile->yaml.len, subject->path, &tile->error) ==
+	            FAGEN_OK &&
 	    fagen_kernel_get(&kernel, s->bench->rt, spec, &wish, s->bench->options->device, &tile->error) == FAGEN_OK)
 		tile->kernel = kernel;
 }
@@ -217,7 +221,8 @@ static void row_print(struct text *json, const struct subject *subject, const st
 	} else {
 		text_puts(json, json->len ? ",\n  {\"spec\": " : "{\"passes\": [\n  {\"spec\": ");
 		text_json(json, subject->spec->name);
-		text_addf(json, ", \"pass\": \"%s\", \"problem\": \"%s\", \"tile\": \"%s\", \"best\": \"%s\", \"legal\": %d",
+		text_addf(json,
+		          ", \"pass\": \"%s\", \"problem\": \"%s\", \"tile\": \"%s\", \"best\": \"%s\", \"legal\": %d",
 		          pass_names[subject->pass], text_str(&problem), chosen->name, best->name, subject->legal);
 		text_puts(json, ", \"tiles\": [");
 		for (int i = 0, first = 1; i < subject->count; i++) {

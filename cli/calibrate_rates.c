@@ -12,7 +12,8 @@ static const double smem_clk = 128;
 
 static const struct {
 	const char *what, *unit;
-	double low, high; /* half of the slowest and twice the fastest that any GPU of the targets is known to do, or wider */
+	double low,
+		high; /* half of the slowest and twice the fastest that any GPU of the targets is known to do, or wider */
 } about[MEASURE_COUNT] = {
 	[MEASURE_MMA] = {"matrix products (mma.sync m16n8k16, bf16)", "FLOP per clock and SM", 128, 16384},
 	[MEASURE_EXP] = {"exponentials (ex2)", "results per clock and SM", 4, 128},
@@ -54,7 +55,8 @@ static double rounded(double x, int digits)
 	return unit < 1 ? round(x / unit) / round(1 / unit) : round(x / unit) * unit;
 }
 
-void device_make(struct device *row, const double rate[MEASURE_COUNT], const struct gpu *gpu, const struct target *target)
+void device_make(struct device *row, const double rate[MEASURE_COUNT], const struct gpu *gpu,
+                 const struct target *target)
 {
 	*row = (struct device){.name = device_board(gpu->name),
 	                       .target = target->name,
@@ -72,15 +74,16 @@ void device_make(struct device *row, const double rate[MEASURE_COUNT], const str
 void device_write(struct text *out, const struct device *row, const double rate[MEASURE_COUNT], const struct gpu *gpu,
                   int driver_version, const char *date, struct diag *diag)
 {
-	text_addf(out, "# Measured by `fagen calibrate` (fagen %s) on %s: %s, driver of CUDA %d.%d.\n", FAGEN_VERSION, date,
-	          gpu->name, driver_version / 1000, driver_version % 1000 / 10);
+	text_addf(out, "# Measured by `fagen calibrate` (fagen %s) on %s: %s, driver of CUDA %d.%d.\n", FAGEN_VERSION,
+	          date, gpu->name, driver_version / 1000, driver_version % 1000 / 10);
 	text_puts(out, "# FAGEN_DEVICES=<this file> makes fagen plan with it.\n");
 	for (int m = 0; m < MEASURE_COUNT; m++)
 		text_addf(out, "#   %s: %.4g %s\n", about[m].what, rate[m], about[m].unit);
 	device_print(out, row);
 	if (fabs(rate[MEASURE_SMEM] - smem_clk) > 0.1 * smem_clk)
-		diag_warn(diag,
-		          "Shared memory gives %.4g bytes per clock and SM; the model counts on %g, so its predictions for "
-		          "this GPU are off where shared memory bounds a kernel.",
-		          rate[MEASURE_SMEM], smem_clk);
+		diag_warn(
+			diag,
+			"Shared memory gives %.4g bytes per clock and SM; the model counts on %g, so its predictions for "
+			"this GPU are off where shared memory bounds a kernel.",
+			rate[MEASURE_SMEM], smem_clk);
 }

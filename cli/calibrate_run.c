@@ -9,20 +9,29 @@
 #include "runtime/driver.h"
 #include "templates/calibrate_abi.h"
 
-enum bench_kernel { KERNEL_MMA, KERNEL_EXP, KERNEL_ALU, KERNEL_SHARED, KERNEL_L2, KERNEL_COPY, KERNEL_NOTHING, KERNEL_COUNT };
+enum bench_kernel {
+	KERNEL_MMA,
+	KERNEL_EXP,
+	KERNEL_ALU,
+	KERNEL_SHARED,
+	KERNEL_L2,
+	KERNEL_COPY,
+	KERNEL_NOTHING,
+	KERNEL_COUNT
+};
 static const char *const entries[KERNEL_COUNT] = {
 	"calibrate_mma", "calibrate_exp",  "calibrate_alu",     "calibrate_shared",
 	"calibrate_l2",  "calibrate_copy", "calibrate_nothing",
 };
 
 enum {
-	ROUNDS = 4096,            /* some hundred microseconds to a millisecond */
-	LAUNCHES = 1000,          /* of the empty kernel in a repetition */
-	LOAD_LAUNCHES = 36,       /* of the matrix kernel, for the clock under load; the last ones count */
+	ROUNDS = 4096,      /* some hundred microseconds to a millisecond */
+	LAUNCHES = 1000,    /* of the empty kernel in a repetition */
+	LOAD_LAUNCHES = 36, /* of the matrix kernel, for the clock under load; the last ones count */
 	CHUNK = 16
 };
-static const double load_ns = 12e6;          /* of one of them: 36 take 0.4 s, enough for clocks to settle */
-static const double l2_bytes_read = 8e9;     /* in a repetition */
+static const double load_ns = 12e6;      /* of one of them: 36 take 0.4 s, enough for clocks to settle */
+static const double l2_bytes_read = 8e9; /* in a repetition */
 static const size_t copy_bytes = 1u << 30;
 
 struct rig {
@@ -34,8 +43,8 @@ struct rig {
 	cu_kernel kernel[KERNEL_COUNT];
 	cu_event begin, end;
 	cu_deviceptr times, sink, from, to;
-	size_t bytes;                        /* of from, and of to */
-	struct fagen_calibrate_time *time;   /* one for each SM */
+	size_t bytes;                      /* of from, and of to */
+	struct fagen_calibrate_time *time; /* one for each SM */
 	double *clocks;
 	struct fault fault;
 };
@@ -65,12 +74,13 @@ static int fail(struct rig *r, cu_result result, const char *what)
 
 static int calls_check(const struct cuda_calls *cu, struct diag *diag)
 {
-	if (cu->cuCtxSynchronize && cu->cuMemAlloc_v2 && cu->cuMemFree_v2 && cu->cuMemGetInfo_v2 && cu->cuMemcpyDtoH_v2 &&
-	    cu->cuMemsetD8_v2 && cu->cuEventCreate && cu->cuEventDestroy_v2 && cu->cuEventRecord &&
-	    cu->cuEventSynchronize && cu->cuEventElapsedTime)
+	if (cu->cuMemAlloc_v2 && cu->cuMemFree_v2 && cu->cuMemGetInfo_v2 && cu->cuMemcpyDtoH_v2 && cu->cuMemsetD8_v2 &&
+	    cu->cuEventCreate && cu->cuEventDestroy_v2 && cu->cuEventRecord && cu->cuEventSynchronize &&
+	    cu->cuEventElapsedTime)
 		return 0;
-	return diag_fail(diag, "The NVIDIA driver lacks the memory and event calls that measuring needs (cuMemAlloc_v2, "
-	                       "cuEventCreate and their kin).");
+	return diag_fail(diag,
+	                 "The NVIDIA driver lacks the memory and event calls that measuring needs (cuMemAlloc_v2, "
+	                 "cuEventCreate and their kin).");
 }
 
 static int kernels_load(struct rig *r, int ordinal)
@@ -92,7 +102,8 @@ static int kernels_load(struct rig *r, int ordinal)
 			e = r->cu->cuLibraryGetKernel(&r->kernel[i], r->library, entries[i]);
 		/* All of an SM's shared memory: one CTA for each SM. */
 		for (int i = 0; i <= KERNEL_SHARED && !e; i++)
-			e = r->cu->cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, r->gpu->smem_block, r->kernel[i], device);
+			e = r->cu->cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, r->gpu->smem_block, r->kernel[i],
+			                                device);
 		rc = e ? fail(r, e, "Loading the microbenchmarks") : 0;
 	}
 	cubin_free(&cubin);
@@ -111,10 +122,11 @@ static int memory_get(struct rig *r)
 	r->bytes = available / 4 < copy_bytes ? available / 4 : copy_bytes;
 	r->bytes -= r->bytes % CHUNK;
 	if (!e && (r->gpu->l2_bytes <= 0 || r->bytes < 4 * (size_t)r->gpu->l2_bytes))
-		return diag_fail(r->fault.diag,
-		                 "Measuring DRAM bandwidth needs %d MiB of free memory on the GPU, 16 times its L2; %zu MiB "
-		                 "are free.",
-		                 16 * (r->gpu->l2_bytes >> 20), available >> 20);
+		return diag_fail(
+			r->fault.diag,
+			"Measuring DRAM bandwidth needs %d MiB of free memory on the GPU, 16 times its L2; %zu MiB "
+			"are free.",
+			16 * (r->gpu->l2_bytes >> 20), available >> 20);
 	const struct {
 		cu_deviceptr *to;
 		size_t bytes;
@@ -168,9 +180,9 @@ static int launch(double *us, struct rig *r, enum bench_kernel which, int launch
 	float ms = 0;
 	cu_result e = r->cu->cuEventRecord(r->begin, NULL);
 	for (int i = 0; i < launches && !e; i++)
-		e = r->cu->cuLaunchKernel((cu_function)(void *)r->kernel[which], which == KERNEL_NOTHING ? 1 : ctas, 1, 1,
-		                          CALIBRATE_THREADS, 1, 1, alone ? (unsigned int)r->gpu->smem_block : 0, NULL,
-		                          params, NULL);
+		e = r->cu->cuLaunchKernel((cu_function)(void *)r->kernel[which], which == KERNEL_NOTHING ? 1 : ctas, 1,
+		                          1, CALIBRATE_THREADS, 1, 1, alone ? (unsigned int)r->gpu->smem_block : 0,
+		                          NULL, params, NULL);
 	if (!e)
 		e = r->cu->cuEventRecord(r->end, NULL);
 	if (!e)
@@ -220,7 +232,8 @@ static int clock_measure(struct measured *m, struct rig *r)
 		return -1;
 	const double rounds = ns > 0 ? ROUNDS * load_ns / ns : ROUNDS;
 	for (int i = REPETITIONS - LOAD_LAUNCHES; i < REPETITIONS; i++) {
-		if (launch(&us, r, KERNEL_MMA, 1, 0, rounds < 1e8 ? (int)rounds : ROUNDS) || times_read(&clocks, &ns, r))
+		if (launch(&us, r, KERNEL_MMA, 1, 0, rounds < 1e8 ? (int)rounds : ROUNDS) ||
+		    times_read(&clocks, &ns, r))
 			return -1;
 		if (i >= 0) {
 			m->amount[i] = clocks;

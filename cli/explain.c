@@ -151,8 +151,10 @@ static void spec_summary(struct text *text, const struct spec *spec, const struc
 	else
 		text_puts(text, "any number of query heads per key/value head\n");
 	static const char *const batches[] = {
-		[LAYOUT_PADDED] = "padded: seqlens_q and seqlens_k say at launch how much of an entry is used; planned as full",
-		[LAYOUT_PACKED] = "packed: cu_seqlens_q and cu_seqlens_k say at launch where a sequence begins; planned as dense"};
+		[LAYOUT_PADDED] =
+			"padded: seqlens_q and seqlens_k say at launch how much of an entry is used; planned as full",
+		[LAYOUT_PACKED] =
+			"packed: cu_seqlens_q and cu_seqlens_k say at launch where a sequence begins; planned as dense"};
 	if (spec->layout != LAYOUT_DENSE)
 		text_addf(text, "  batch        %s\n", batches[spec->layout]);
 	program_explain(text, program, spec);

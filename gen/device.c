@@ -17,18 +17,16 @@ static const struct shape gbs_shape = {.kind = SHAPE_REAL, .low = 1, .high = 1e6
 static const struct shape mib_shape = {.kind = SHAPE_REAL, .low = 0.1, .high = 65536};
 static const struct shape us_shape = {.kind = SHAPE_REAL, .low = 0.01, .high = 1000};
 
-#define FIELDS(field) \
-	field(name, name_shape, "as the driver says it, without its maker") \
-	field(target, target_shape, "its best target") \
-	field(sms, count_shape, "SMs") \
-	field(clock_ghz, ghz_shape, "GHz, sustained under matrix load") \
-	field(hbm_gbs, gbs_shape, "GB/s of DRAM, of which a copy reaches nine tenths") \
-	field(l2_gbs, gbs_shape, "GB/s from L2 to the SMs") \
-	field(l2_mib, mib_shape, "MiB of L2") \
-	field(mma_flop_clk, flop_shape, "16-bit FLOP of mma.sync per clock and SM") \
-	field(exp_clk, count_shape, "ex2 results per clock and SM") \
-	field(alu_clk, count_shape, "float32 lane operations per clock and SM") \
-	field(launch_us, us_shape, "microseconds of one kernel launch on a stream")
+#define FIELDS(field)                                                                                                  \
+	field(name, name_shape, "as the driver says it, without its maker") field(target, target_shape,                \
+	                                                                          "its best target")                   \
+		field(sms, count_shape, "SMs") field(clock_ghz, ghz_shape, "GHz, sustained under matrix load")         \
+			field(hbm_gbs, gbs_shape, "GB/s of DRAM, of which a copy reaches nine tenths") field(          \
+				l2_gbs, gbs_shape, "GB/s from L2 to the SMs") field(l2_mib, mib_shape, "MiB of L2")    \
+				field(mma_flop_clk, flop_shape, "16-bit FLOP of mma.sync per clock and SM") field(     \
+					exp_clk, count_shape, "ex2 results per clock and SM")                          \
+					field(alu_clk, count_shape, "float32 lane operations per clock and SM") field( \
+						launch_us, us_shape, "microseconds of one kernel launch on a stream")
 
 static const struct shape_field fields[] = {
 #define FIELD(id, shape, doc) {#id, &shape, true, doc},
@@ -72,9 +70,7 @@ static void row_read(struct device_list *list, int at, const struct yaml_tree *t
 		case SHAPE_WHOLE: *(int *)to = (int)number.whole; break;
 		case SHAPE_REAL: *(double *)to = number.real; break;
 		case SHAPE_WORD: *(const char **)to = target_find(text)->name; break;
-		default:
-			strcpy(list->name[at], text);
-			*(const char **)to = list->name[at];
+		default: strcpy(list->name[at], text); *(const char **)to = list->name[at];
 		}
 	}
 }
@@ -86,8 +82,8 @@ static int rows_read(struct device_list *list, const struct yaml_tree *t, const 
 		const struct yaml_node *name = yaml_get(t, n, "name");
 		const int at = name_at(list, yaml_text(t, name));
 		if (at == DEVICE_ROWS_MAX)
-			return diag_at(d, n->place, "devices: more than %d, with the %d that are built in", DEVICE_ROWS_MAX,
-			               device_count);
+			return diag_at(d, n->place, "devices: more than %d, with the %d that are built in",
+			               DEVICE_ROWS_MAX, device_count);
 		if (line[at])
 			return diag_at(d, name->place, "devices.name: '%s' is in line %d already; one row for each GPU",
 			               yaml_text(t, name), line[at]);
@@ -129,7 +125,8 @@ int device_list_load(struct device_list *list, const char *path, struct diag *d)
 	list_begin(list);
 	if (!path || !*path)
 		return 0;
-	const int rc = yaml_load(&yaml, path, d) || device_list_parse(list, text_str(&yaml), yaml.len, path, d) ? -1 : 0;
+	const int rc =
+		yaml_load(&yaml, path, d) || device_list_parse(list, text_str(&yaml), yaml.len, path, d) ? -1 : 0;
 	text_free(&yaml);
 	return rc;
 }

@@ -80,9 +80,11 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 	}
 	if (device_list_load(&rt->rows, config.ignore_env ? NULL : getenv("FAGEN_DEVICES"), &diag)) {
 		runtime_free(rt);
-		fault_fail(&f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES", "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
+		fault_fail(&f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES",
+		           "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
 		return fault_report(error, &f);
 	}
+	diag_free(&diag);
 	*out = rt;
 	return FAGEN_OK;
 no_memory:

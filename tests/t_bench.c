@@ -37,8 +37,9 @@ END_TEST
 /* Over the fake driver a launch takes as many microseconds as a CTA has threads: what is timed and chosen is known. */
 START_TEST(sweep_over_the_fake_driver)
 {
-	static const char yaml[] = "head_dim: 128\npasses: [forward, backward]\ntargets: [sm_90a]\nassume: {batch: 1, heads: 4, seqlen: 4096}\n"
-				   "tile: {forward: {m: 128, n: 64, stages: 1}, backward: {m: 64, n: 64, stages: 1}}\n";
+	static const char yaml[] =
+		"head_dim: 128\npasses: [forward, backward]\ntargets: [sm_90a]\nassume: {batch: 1, heads: 4, seqlen: 4096}\n"
+		"tile: {forward: {m: 128, n: 64, stages: 1}, backward: {m: 64, n: 64, stages: 1}}\n";
 	static char output[1 << 16];
 	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX", spec[64];
 	const char *fagen = getenv("FAGEN");
@@ -47,10 +48,11 @@ START_TEST(sweep_over_the_fake_driver)
 	FILE *file = fopen(spec, "w");
 	ck_assert(file && fputs(yaml, file) >= 0 && fclose(file) == 0);
 	test_folder(folder);
-	snprintf(command, sizeof command,
-	         "ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_CACHE_DIR=%s %s bench --sweep --json --seq 256 %s 2>&1; "
-	         "status=$?; rm -r %s; exit $status",
-	         folder, place, fagen ? fagen : "build/release/fagen", spec, place);
+	snprintf(
+		command, sizeof command,
+		"ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_CACHE_DIR=%s %s bench --sweep --json --seq 256 %s 2>&1; "
+		"status=$?; rm -r %s; exit $status",
+		folder, place, fagen ? fagen : "build/release/fagen", spec, place);
 	FILE *pipe = popen(command, "r");
 	ck_assert_ptr_nonnull(pipe);
 	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';

@@ -21,8 +21,9 @@ static const struct device made_up = {.name = "H200",
                                       .alu_clk = 127,
                                       .launch_us = 2.25};
 
-static const char row[] = "- name: My GPU\n  target: sm_80\n  sms: 10\n  clock_ghz: 1.5\n  hbm_gbs: 900\n"
-			  "  l2_gbs: 2000\n  l2_mib: 6\n  mma_flop_clk: 512\n  exp_clk: 16\n  alu_clk: 64\n  launch_us: 3\n";
+static const char row[] =
+	"- name: My GPU\n  target: sm_80\n  sms: 10\n  clock_ghz: 1.5\n  hbm_gbs: 900\n"
+	"  l2_gbs: 2000\n  l2_mib: 6\n  mma_flop_clk: 512\n  exp_clk: 16\n  alu_clk: 64\n  launch_us: 3\n";
 
 static void rows_equal(const struct device *a, const struct device *b)
 {
@@ -48,8 +49,8 @@ static void bad(const char *yaml, const char *message)
 {
 	struct diag diag = {0};
 	ck_assert_int_eq(device_list_parse(&list, yaml, strlen(yaml), "d.yaml", &diag), -1);
-	ck_assert_msg(!strncmp(text_str(&diag.text), message, strlen(message)), "said:\n%swant:\n%s", text_str(&diag.text),
-	              message);
+	ck_assert_msg(!strncmp(text_str(&diag.text), message, strlen(message)), "said:\n%swant:\n%s",
+	              text_str(&diag.text), message);
 	ck_assert_int_eq(list.count, device_count); /* the table alone */
 	rows_equal(&list.row[0], &device_table[0]);
 	diag_free(&diag);
@@ -116,14 +117,19 @@ START_TEST(bad_rows_are_refused)
 	    "d.yaml:1:3: error: devices: 'launch_us' is missing\n    - name: My GPU\n      ^\n"
 	    "d.yaml:11:3: error: devices: unknown key 'lunch_us'; want name, target, sms, clock_ghz, hbm_gbs, l2_gbs, l2_mib, "
 	    "mma_flop_clk, exp_clk, alu_clk or launch_us; did you mean 'launch_us'?\n");
-	bad(with("sm_80", "sm_81"), "d.yaml:2:11: error: devices.target: found 'sm_81'; want sm_80, sm_86, sm_89, sm_90a, "
-	                            "sm_100f or sm_120f; did you mean 'sm_80'?\n");
-	bad(with("sms: 10", "sms: 0"), "d.yaml:3:8: error: devices.sms: '0' is out of range; want an integer from 1 to 4096; the nearest is 1\n");
-	bad(with("1.5", "fast"), "d.yaml:4:14: error: devices.clock_ghz: 'fast' is not a number; want a number from 0.1 to 10\n");
+	bad(with("sm_80", "sm_81"),
+	    "d.yaml:2:11: error: devices.target: found 'sm_81'; want sm_80, sm_86, sm_89, sm_90a, "
+	    "sm_100f or sm_120f; did you mean 'sm_80'?\n");
+	bad(with("sms: 10", "sms: 0"),
+	    "d.yaml:3:8: error: devices.sms: '0' is out of range; want an integer from 1 to 4096; the nearest is 1\n");
+	bad(with("1.5", "fast"),
+	    "d.yaml:4:14: error: devices.clock_ghz: 'fast' is not a number; want a number from 0.1 to 10\n");
 	bad(with("l2_mib: 6", "sms: 10"), "d.yaml:1:3: error: devices: 'l2_mib' is missing\n");
-	bad(with("exp_clk: 16", "exp_clk: 16.5"), "d.yaml:9:12: error: devices.exp_clk: '16.5' is not a whole number; want an integer from 1 to 4096\n");
-	bad("head_dim: 64\n", "d.yaml:1:1: error: a file of devices is a list, as `fagen calibrate` writes it: '- name: ...' and "
-	                      "the other fields below\n");
+	bad(with("exp_clk: 16", "exp_clk: 16.5"),
+	    "d.yaml:9:12: error: devices.exp_clk: '16.5' is not a whole number; want an integer from 1 to 4096\n");
+	bad("head_dim: 64\n",
+	    "d.yaml:1:1: error: a file of devices is a list, as `fagen calibrate` writes it: '- name: ...' and "
+	    "the other fields below\n");
 	bad("", "d.yaml: error: a file of devices is a list");
 	bad("[1", "d.yaml:2:1: error: not valid YAML: ");
 	char twice[2048];
@@ -149,8 +155,8 @@ END_TEST
 static void timings(struct measured m[MEASURE_COUNT])
 {
 	static const double amount[MEASURE_COUNT] = {
-		[MEASURE_MMA] = 2540e3, [MEASURE_EXP] = 16e3, [MEASURE_ALU] = 127.6e3, [MEASURE_SMEM] = 126e3,
-		[MEASURE_CLOCK] = 1712.3, [MEASURE_L2] = 5500e3, [MEASURE_HBM] = 4320e3, [MEASURE_LAUNCH] = 2341};
+		[MEASURE_MMA] = 2540e3,   [MEASURE_EXP] = 16e3,  [MEASURE_ALU] = 127.6e3, [MEASURE_SMEM] = 126e3,
+		[MEASURE_CLOCK] = 1712.3, [MEASURE_L2] = 5500e3, [MEASURE_HBM] = 4320e3,  [MEASURE_LAUNCH] = 2341};
 	for (int i = 0; i < MEASURE_COUNT; i++)
 		for (int r = 0; r < REPETITIONS; r++) {
 			m[i].amount[r] = amount[i] * (r + 1);
@@ -211,6 +217,7 @@ START_TEST(the_planner_reaches_the_measured_bandwidth)
 	const struct candidate *c = &plan->candidate[plan->chosen];
 	const double gbs = c->hbm_bytes / (c->cost_us[COST_HBM] * 1e3);
 	ck_assert_msg(fabs(gbs - 4320) < 1, "%g GB/s", gbs);
+	diag_free(&diag);
 	free(spec);
 	free(program);
 	free(plan);
@@ -227,10 +234,11 @@ START_TEST(implausible_timings_are_named)
 		m[MEASURE_EXP].amount[r] /= 10;
 	m[MEASURE_L2].over[4] = 0;
 	ck_assert_int_eq(rates_make(rate, m, &diag), -1);
-	ck_assert_str_eq(text_str(&diag.text),
-	                 "error: Measuring exponentials (ex2) gave 1.6 results per clock and SM; between 4 and 128 is plausible. "
-	                 "Is the GPU used by another program?\n"
-	                 "error: Measuring L2 bandwidth took no time: the GPU's clocks or events do not count.\n");
+	ck_assert_str_eq(
+		text_str(&diag.text),
+		"error: Measuring exponentials (ex2) gave 1.6 results per clock and SM; between 4 and 128 is plausible. "
+		"Is the GPU used by another program?\n"
+		"error: Measuring L2 bandwidth took no time: the GPU's clocks or events do not count.\n");
 	diag_free(&diag);
 	timings(m);
 	m[MEASURE_CLOCK].over[2] = NAN;
@@ -253,9 +261,10 @@ START_TEST(the_file_tells_where_it_is_from)
 	rows_equal(device_list_find(&list, "H200"), &made_up);
 	rate[MEASURE_SMEM] = 64;
 	device_write(&out, &made_up, rate, &gpu, 12080, "2030-01-02", &diag);
-	ck_assert_str_eq(text_str(&diag.text),
-	                 "warning: Shared memory gives 64 bytes per clock and SM; the model counts on 128, so its predictions for "
-	                 "this GPU are off where shared memory bounds a kernel.\n");
+	ck_assert_str_eq(
+		text_str(&diag.text),
+		"warning: Shared memory gives 64 bytes per clock and SM; the model counts on 128, so its predictions for "
+		"this GPU are off where shared memory bounds a kernel.\n");
 	diag_free(&diag);
 	text_free(&out);
 }
@@ -271,7 +280,8 @@ START_TEST(every_target_compiles)
 		struct text source = {0}, ptx = {0};
 		struct cubin cubin = {0};
 		ck_assert_int_eq(calibrate_emit(&source, NULL, &diag), 0);
-		ck_assert_msg(!compiler_run(&cubin, compiler, &source, &target_table[t], &diag), "%s", text_str(&diag.text));
+		ck_assert_msg(!compiler_run(&cubin, compiler, &source, &target_table[t], &diag), "%s",
+		              text_str(&diag.text));
 		ck_assert_int_eq(cubin.spill_bytes, 0);
 		ck_assert_int_eq(cubin.stack_bytes, 0);
 		ck_assert_int_le(cubin.registers, 128); /* 512 threads of them fit an SM */
@@ -280,8 +290,11 @@ START_TEST(every_target_compiles)
 		static const struct {
 			const char *instruction;
 			int least;
-		} kept[] = {{"mma.sync.aligned.m16n8k16", 32}, {"ex2.approx", 32}, {"fma.rn.f32", 32},
-		            {"ldmatrix.sync", 8},             {"ld.global.cg", 8}};
+		} kept[] = {{"mma.sync.aligned.m16n8k16", 32},
+		            {"ex2.approx", 32},
+		            {"fma.rn.f32", 32},
+		            {"ldmatrix.sync", 8},
+		            {"ld.global.cg", 8}};
 		for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
 			int found = 0;
 			for (const char *at = text_str(&ptx); (at = strstr(at, kept[i].instruction)); at++)
@@ -322,7 +335,7 @@ static int command(char said[4096], char *const *argv, int argc)
 	fclose(file);
 	return status;
 }
-#define COMMAND(said, ...)                                            \
+#define COMMAND(said, ...)                                             \
 	command(said, (char *const[]){"calibrate", __VA_ARGS__, NULL}, \
 	        (int)(sizeof((char *const[]){"calibrate", __VA_ARGS__}) / sizeof(char *)))
 
@@ -333,36 +346,42 @@ START_TEST(the_command_fails_cleanly)
 	fake.state->device_count = 0;
 	unsetenv("FAGEN_DEVICES");
 	ck_assert_int_eq(COMMAND(said, "-o", "/tmp/fagen_t_calibrate.yaml"), EXIT_MACHINE);
-	ck_assert_str_eq(said, "error: Device 0 was asked for, but the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?).\n");
+	ck_assert_str_eq(
+		said, "error: Device 0 was asked for, but the driver sees no GPU (is CUDA_VISIBLE_DEVICES empty?).\n");
 	ck_assert_int_ne(access("/tmp/fagen_t_calibrate.yaml", F_OK), 0);
 	fake.state->device_count = 2;
 	ck_assert_int_eq(COMMAND(said, "--device-index", "7"), EXIT_MACHINE);
 	ck_assert_str_eq(said, "error: Device 7 was asked for, but the driver sees 2 GPUs: use 0 to 1.\n");
 	fake.state->device_count = 4;
 	ck_assert_int_eq(COMMAND(said, "--device-index", "3"), EXIT_MACHINE);
-	ck_assert_str_eq(said, "error: Device 3, NVIDIA Tesla V100, has compute capability 7.0, which no target of fagen runs "
-	                       "on.\n");
+	ck_assert_str_eq(
+		said, "error: Device 3, NVIDIA Tesla V100, has compute capability 7.0, which no target of fagen runs "
+		      "on.\n");
 	fake.state->memory_free = 300 << 20;
 	ck_assert_int_eq(COMMAND(said, "-o", "-"), EXIT_MACHINE);
-	ck_assert_str_eq(said, "error: Measuring DRAM bandwidth needs 800 MiB of free memory on the GPU, 16 times its L2; 300 MiB "
-	                       "are free.\n");
+	ck_assert_str_eq(
+		said,
+		"error: Measuring DRAM bandwidth needs 800 MiB of free memory on the GPU, 16 times its L2; 300 MiB "
+		"are free.\n");
 	/* The fake runs no kernel: no CTA writes what it took. A launch of 512 threads takes 512 us there. */
 	fake.state->memory_free = 800 << 20;
 	const int before = fake.state->calls;
 	ck_assert_int_eq(COMMAND(said, "-o", "/tmp/fagen_t_calibrate.yaml"), EXIT_MACHINE);
-	ck_assert_str_eq(said,
-	                 "error: Measuring matrix products (mma.sync m16n8k16, bf16) took no time: the GPU's clocks or events do "
-	                 "not count.\n"
-	                 "error: Measuring exponentials (ex2) took no time: the GPU's clocks or events do not count.\n"
-	                 "error: Measuring float32 multiply-adds took no time: the GPU's clocks or events do not count.\n"
-	                 "error: Measuring shared memory (ldmatrix) took no time: the GPU's clocks or events do not count.\n"
-	                 "error: Measuring the clock under matrix load took no time: the GPU's clocks or events do not count.\n"
-	                 "error: Measuring launches of an empty kernel gave 512 us; between 0.1 and 100 is plausible. Is the GPU "
-	                 "used by another program?\n");
+	ck_assert_str_eq(
+		said,
+		"error: Measuring matrix products (mma.sync m16n8k16, bf16) took no time: the GPU's clocks or events do "
+		"not count.\n"
+		"error: Measuring exponentials (ex2) took no time: the GPU's clocks or events do not count.\n"
+		"error: Measuring float32 multiply-adds took no time: the GPU's clocks or events do not count.\n"
+		"error: Measuring shared memory (ldmatrix) took no time: the GPU's clocks or events do not count.\n"
+		"error: Measuring the clock under matrix load took no time: the GPU's clocks or events do not count.\n"
+		"error: Measuring launches of an empty kernel gave 512 us; between 0.1 and 100 is plausible. Is the GPU "
+		"used by another program?\n");
 	ck_assert_int_ne(access("/tmp/fagen_t_calibrate.yaml", F_OK), 0);
 	ck_assert_int_eq(fake_count(&fake, FAKE_cuMemAlloc_v2, before), 4);
 	ck_assert_int_eq(fake_count(&fake, FAKE_cuMemFree_v2, before), 4);
-	ck_assert_int_eq(fake_count(&fake, FAKE_cuEventCreate, before), fake_count(&fake, FAKE_cuEventDestroy_v2, before));
+	ck_assert_int_eq(fake_count(&fake, FAKE_cuEventCreate, before),
+	                 fake_count(&fake, FAKE_cuEventDestroy_v2, before));
 	ck_assert_int_eq(fake.state->libraries, 0);
 	/* Whatever call fails, it is said, and everything is given back. */
 	for (int at = 1; at < 60; at += 3) {
