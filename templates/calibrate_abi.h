@@ -23,4 +23,10 @@ struct fagen_calibrate {
 	int rounds;
 };
 
+#ifdef __cplusplus
+static_assert(sizeof(struct fagen_calibrate) == 40, "host and device disagree on struct fagen_calibrate");
+#else
+_Static_assert(sizeof(struct fagen_calibrate) == 40, "host and device disagree on struct fagen_calibrate");
+#endif
+
 #endif

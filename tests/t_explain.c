@@ -76,8 +76,9 @@ END_TEST
 
 START_TEST(plans_with_rows_of_a_file)
 {
-	static const char yaml[] = "- {name: My GPU, target: sm_80, sms: 10, clock_ghz: 1.5, hbm_gbs: 900, l2_gbs: 2000, "
-				   "l2_mib: 6, mma_flop_clk: 512, exp_clk: 16, alu_clk: 64, launch_us: 3}\n";
+	static const char yaml[] =
+		"- {name: My GPU, target: sm_80, sms: 10, clock_ghz: 1.5, hbm_gbs: 900, l2_gbs: 2000, "
+		"l2_mib: 6, mma_flop_clk: 512, exp_clk: 16, alu_clk: 64, launch_us: 3}\n";
 	FILE *file = fopen("/tmp/fagen_t_explain_rows.yaml", "w");
 	ck_assert(file && fputs(yaml, file) >= 0 && fclose(file) == 0);
 	setenv("FAGEN_DEVICES", "/tmp/fagen_t_explain_rows.yaml", 1);
