@@ -346,6 +346,9 @@ DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &sta
 // What is kept of the softmax of rows g, g + 8: the reference that P is taken against, and this thread's part of the sum of P.
 struct Rows { float max[2], sum[2]; };
 
+// Of a row that saw no key yet there is no maximum; it is taken against 0.
+DEVICE float rows_reference(const Rows &rows, int r) { return rows.max[r] == minus_infinity() ? 0 : rows.max[r]; }
+
 // P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
 // older sums shrink by; returns whether one rose. Neither: they stay.
 template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2])
@@ -370,7 +373,7 @@ template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], 
 				rise |= up;
 			}
 		}
-		reference[r] = rows.max[r] == minus_infinity() ? 0 : rows.max[r];
+		reference[r] = rows_reference(rows, r);
 		shift[r] = reference[r] * LOGIT_SCALE;
 		large |= fabsf(shift[r]) > LARGE_LOGIT;
 	}
@@ -493,6 +496,9 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 			mbarrier_arrive(smem.key_empty[next % STAGES]);
 		scores_change(s, smem, staged, p, at.item, at.seat, at.lane, at.note, next);
 		const bool rise = softmax<false, RUNNING>(s, rows, factor);
+		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
+		if (!TAKE_TURNS)
+			known_here(rows.sum[0] + rows.sum[1]);
 		wgmma_wait_group<0>(); // O
 		registers_pin(acc);
 		if (first_thread)
@@ -526,7 +532,7 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 	for (int r = 0; r < 2; r++) {
 		const float sum = rows.sum[r];
 		// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
-		float lse2 = sum == 0 ? minus_infinity() : rows.max[r] * LOGIT_SCALE + lg2(sum);
+		float lse2 = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
 		float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum;
 		if constexpr (SINK) {
 			const float keys2 = lse2, high = fmaxf(keys2, sink2);
@@ -569,12 +575,12 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 	bool trusted = true;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		float most = 0;
+		float finite = 0; // NaN as soon as something is infinite or NaN
 #pragma unroll
 		for (int j = 0; j < BLOCKS_V; j++)
-			most = fmaxf(most, fmaxf(fabsf(acc[4 * j + 2 * r]), fabsf(acc[4 * j + 2 * r + 1])));
+			finite = acc[4 * j + 2 * r + 1] * 0.0f + (acc[4 * j + 2 * r] * 0.0f + finite);
 		const bool large = fabsf(rows.max[r] * LOGIT_SCALE) > LARGE_LOGIT && rows.max[r] != minus_infinity();
-		const bool good = !large && rows.sum[r] >= sum_least(Element{}) && rows.sum[r] <= SUM_MOST && most < __int_as_float(0x7f800000);
+		const bool good = !large && rows.sum[r] >= sum_least(Element{}) && rows.sum[r] <= SUM_MOST && finite == 0;
 		trusted &= good || at.item.q0 + at.lane.row + 8 * r >= sequence_q(&p, at.item.b);
 	}
 	return trusted;

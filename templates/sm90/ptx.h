@@ -94,6 +94,14 @@ template <int N> DEVICE void registers_pin(unsigned (&r)[N])
 		asm volatile("" : "+r"(r[i])::"memory");
 }
 
+// A point of the program before which x, which is never below 0, and all that it is made of must have been computed. ptxas moves waits for
+// wgmma up past arithmetic that does not depend on them, and then nothing overlaps the products.
+DEVICE void known_here(float x)
+{
+	if (x < 0)
+		asm volatile("nanosleep.u32 1;" ::: "memory");
+}
+
 // ---- operands in shared memory: panels of 64 columns, 128 bytes a row, 128-byte swizzle, as tensor maps write them ----
 
 // Descriptor of a K-major operand, or of an MN-major one whose panels lie `panel_bytes` apart. The address is that of a panel's row,
