@@ -99,13 +99,19 @@ $(B)/gen/embed.o: $(B)/gen/embed.def
 $(B)/gen/embed.o: CFLAGS += -I$(B)
 
 # t_runtime, t_launch: two fake drivers beside them, allocations and locks counted, and the toolkit's cuda.h to compare with.
-$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h templates/abi.h templates/merge_abi.h
+$(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c tests/fake_cuda.h runtime/dl.h templates/abi.h templates/merge_abi.h templates/calibrate_abi.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(if $(findstring old,$@),-DFAKE_OLD) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $< -lpthread
 $(B)/tests/t_runtime $(B)/tests/t_launch $(B)/tests/t_merge: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
 $(B)/tests/t_runtime: | $(B)/libfagen.so $(B)/examples/embed
 $(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))
+
+# t_calibrate, t_bench: parts of the command are linked in.
+$(B)/tests/t_calibrate: $(addprefix $(B)/cli/,calibrate.o calibrate_rates.o calibrate_run.o file.o median.o problem_flags.o)
+$(B)/tests/t_bench: $(addprefix $(B)/cli/,bench_summary.o median.o)
+$(B)/tests/t_bench: | $(B)/fagen
+$(B)/tests/t_calibrate $(B)/tests/t_bench: | $(B)/tests/fake/libcuda.so.1
 
 # The examples, as a user of the installed library would build them.
 $(B)/examples/%: examples/%.c $(B)/libfagen.so
@@ -144,7 +150,7 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump iocheck iocheck-selftest
+.PHONY: bench bench-flex deviation plots real real-dump iocheck iocheck-selftest model-report
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
@@ -160,6 +166,8 @@ iocheck: ## HBM traffic predicted beside ncu's counters on this GPU: make iochec
 iocheck-selftest:
 	@$(PYTHON) bench/iocheck.py --selftest
 check: iocheck-selftest
+model-report: ## is the cost model's choice the fastest tile on this GPU, and its time right: make model-report BENCH=--write
+	@$(PYTHON) bench/model.py $(BENCH)
 build/python/dump: bench/real/requirements.txt
 	rm -rf $@ && mkdir -p $(@D)
 	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<

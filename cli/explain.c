@@ -28,7 +28,7 @@ static void usage(FILE *out)
 	      "  --pass NAME       forward or backward\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n"
-	      "GPUs:",
+	      "GPUs, and those of the file that FAGEN_DEVICES names:",
 	      out);
 	for (int i = 0; i < device_count; i++)
 		fprintf(out, "%s %s", i ? "," : "", device_table[i].name);
@@ -95,18 +95,18 @@ static int request_read(struct request *r, int argc, char **argv)
 }
 
 /* The first device whose target the spec names. */
-static const struct device *device_default(const struct spec *spec)
+static const struct device *device_default(const struct spec *spec, const struct device_list *devices)
 {
-	for (int i = 0; i < device_count; i++)
-		if (spec->targets[target_find(device_table[i].target) - target_table])
-			return &device_table[i];
-	return &device_table[0];
+	for (int i = 0; i < devices->count; i++)
+		if (spec->targets[target_find(devices->row[i].target) - target_table])
+			return &devices->row[i];
+	return &devices->row[0];
 }
 
 static int machine_choose(const struct device **device, const struct target **target, const struct request *r,
-                          const struct spec *spec, struct diag *diag)
+                          const struct spec *spec, const struct device_list *devices, struct diag *diag)
 {
-	const char *names[64];
+	const char *names[DEVICE_ROWS_MAX];
 	*target = NULL;
 	*device = NULL;
 	if (r->target) {
@@ -121,16 +121,16 @@ static int machine_choose(const struct device **device, const struct target **ta
 			                 nearest ? "'?" : "");
 	}
 	if (r->gpu) {
-		for (int i = 0; i < device_count && i < 64; i++)
-			names[i] = device_table[i].name;
-		const char *nearest = diag_nearest(r->gpu, names, device_count < 64 ? device_count : 64);
-		if ((*device = device_find(r->gpu)) == NULL)
+		for (int i = 0; i < devices->count; i++)
+			names[i] = devices->row[i].name;
+		const char *nearest = diag_nearest(r->gpu, names, devices->count);
+		if ((*device = device_list_find(devices, r->gpu)) == NULL)
 			return diag_fail(diag, "No GPU is called '%s'.%s%s%s `fagen explain --help` lists those known.",
 			                 r->gpu, nearest ? " Did you mean '" : "", nearest ? nearest : "",
 			                 nearest ? "'?" : "");
 	}
 	if (!*device)
-		*device = *target ? device_for_target(*target) : device_default(spec);
+		*device = *target ? device_list_for_target(devices, *target) : device_default(spec, devices);
 	const struct target *own = target_find((*device)->target);
 	if (!*target)
 		*target = own;
@@ -151,8 +151,10 @@ static void spec_summary(struct text *text, const struct spec *spec, const struc
 	else
 		text_puts(text, "any number of query heads per key/value head\n");
 	static const char *const batches[] = {
-		[LAYOUT_PADDED] = "padded: seqlens_q and seqlens_k say at launch how much of an entry is used; planned as full",
-		[LAYOUT_PACKED] = "packed: cu_seqlens_q and cu_seqlens_k say at launch where a sequence begins; planned as dense"};
+		[LAYOUT_PADDED] =
+			"padded: seqlens_q and seqlens_k say at launch how much of an entry is used; planned as full",
+		[LAYOUT_PACKED] =
+			"packed: cu_seqlens_q and cu_seqlens_k say at launch where a sequence begins; planned as dense"};
 	if (spec->layout != LAYOUT_DENSE)
 		text_addf(text, "  batch        %s\n", batches[spec->layout]);
 	program_explain(text, program, spec);
@@ -179,18 +181,20 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	struct spec *spec = malloc(sizeof *spec);
 	struct program *program = malloc(sizeof *program);
 	struct plan *plan = malloc(sizeof *plan);
+	struct device_list *devices = malloc(sizeof *devices);
 	struct problem problem;
 	int result = -1;
-	if (!spec || !program || !plan) {
+	if (!spec || !program || !plan || !devices) {
 		diag_fail(diag, "Out of memory.");
 		goto out;
 	}
-	if (spec_load(spec, r->spec, diag) != 0 || program_lower(program, spec, diag) != 0)
+	if (device_list_load(devices, getenv("FAGEN_DEVICES"), diag) != 0 || spec_load(spec, r->spec, diag) != 0 ||
+	    program_lower(program, spec, diag) != 0)
 		goto out;
 	diag->file = r->spec;
 	const struct device *device;
 	const struct target *target;
-	if (machine_choose(&device, &target, r, spec, diag) != 0)
+	if (machine_choose(&device, &target, r, spec, devices, diag) != 0)
 		goto out;
 	problem_flags_apply(&problem, &r->problem, spec);
 	problem.align = r->align ? r->align : problem.align;
@@ -227,6 +231,7 @@ out:
 	free(spec);
 	free(program);
 	free(plan);
+	free(devices);
 	return result;
 }
 

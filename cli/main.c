@@ -1,6 +1,5 @@
 /* fagen: the command. `fagen SPEC...` runs the pipeline for every target and pass of every spec and prints what was
  * decided and made; the other commands have a file each. Only cli/ prints, and only main exits. */
-#include <errno.h>
 #include <getopt.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -64,8 +63,8 @@ static int build_source(struct build *b, fagen_runtime *rt)
 {
 	const struct spec *spec = &b->input->spec;
 	const struct program *program = &b->input->program;
-	return plan_make(&b->plan, spec, program, b->target, device_for_target(b->target), &spec->assume, b->pass,
-	                 &b->diag) ||
+	return plan_make(&b->plan, spec, program, b->target, device_list_for_target(runtime_devices(rt), b->target),
+	                 &spec->assume, b->pass, &b->diag) ||
 	                       source_emit(&b->source, spec, program, &b->plan, runtime_templates(rt), &b->diag)
 	               ? -1
 	               : 0;
@@ -83,6 +82,7 @@ static void usage(FILE *f)
 	      "       fagen explain SPEC [...]         the plan: candidates, costs, traffic, what bounds it\n"
 	      "       fagen check SPEC... [...]        run on the GPU and compare with the reference\n"
 	      "       fagen bench SPEC... [...]        time on the GPU, predicted beside measured\n"
+	      "       fagen calibrate [...]            measure the GPU, for the planner\n"
 	      "       fagen cache [stats|path|verify|gc|clear]\n"
 	      "       fagen env                        driver, compiler, GPUs, folders: what was found and where\n"
 	      "       fagen init [FILE]                a commented spec to start from\n"
@@ -257,28 +257,6 @@ static void table_json(const struct build *build, int count)
 }
 
 /* ---- --emit ---- */
-
-/* Writes aside and renames, so that a failure leaves the old file. */
-static int file_write(const char *path, const void *bytes, size_t len)
-{
-	if (!path || strcmp(path, "-") == 0)
-		return fwrite(bytes, 1, len, stdout) == len && fflush(stdout) == 0 ? 0 : -1;
-	struct text aside = {0};
-	text_addf(&aside, "%s.XXXXXX", path);
-	const int fd = mkstemp(aside.data);
-	FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-	bool ok = f && fwrite(bytes, 1, len, f) == len;
-	if (f)
-		ok = fclose(f) == 0 && ok;
-	ok = ok && rename(aside.data, path) == 0;
-	if (!ok) {
-		fprintf(stderr, "fagen: cannot write %s: %s\n", path, strerror(errno));
-		if (fd >= 0)
-			unlink(aside.data);
-	}
-	text_free(&aside);
-	return ok ? 0 : -1;
-}
 
 static int emit_one(struct build *b, fagen_runtime *rt, const struct options *opt)
 {
@@ -488,7 +466,7 @@ int main(int argc, char **argv)
 		const char *name;
 		int (*run)(int, char **);
 	} commands[] = {
-		{"explain", cmd_explain}, {"check", cmd_check}, {"bench", cmd_bench},
+		{"explain", cmd_explain}, {"check", cmd_check}, {"bench", cmd_bench}, {"calibrate", cmd_calibrate},
 		{"cache", cmd_cache},     {"env", cmd_env},     {"init", cmd_init},
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)

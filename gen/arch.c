@@ -54,35 +54,58 @@ const struct target *target_find(const char *name)
 }
 
 /* The driver says "NVIDIA GeForce RTX 4090", "NVIDIA A100-SXM4-80GB": the maker in front, the board behind. */
-const struct device *device_find(const char *name)
+const char *device_board(const char *name)
 {
 	static const char *const makers[] = {"NVIDIA ", "GeForce "};
 	for (int i = 0; i < 2; i++)
 		if (strncasecmp(name, makers[i], strlen(makers[i])) == 0)
 			name += strlen(makers[i]);
+	return name;
+}
+
+static const struct device *row_find(const struct device *row, int count, const char *name)
+{
+	name = device_board(name);
 	const struct device *best = NULL;
 	size_t best_len = 0;
-	for (int i = 0; i < device_count; i++) {
-		const size_t len = strlen(device_table[i].name);
-		if (strncasecmp(name, device_table[i].name, len) != 0)
+	for (int i = 0; i < count; i++) {
+		const size_t len = strlen(row[i].name);
+		if (strncasecmp(name, row[i].name, len) != 0)
 			continue;
 		if (name[len] == '\0')
-			return &device_table[i];
+			return &row[i];
 		/* A laptop part shares only the name. */
 		if ((name[len] == ' ' || name[len] == '-') && len > best_len && !strcasestr(name + len, "laptop")) {
-			best = &device_table[i];
+			best = &row[i];
 			best_len = len;
 		}
 	}
 	return best;
 }
 
+static const struct device *row_for_target(const struct device *row, int count, const struct target *target)
+{
+	for (int i = 0; i < count; i++)
+		if (strcmp(row[i].target, target->name) == 0)
+			return &row[i];
+	return NULL;
+}
+
+const struct device *device_find(const char *name) { return row_find(device_table, device_count, name); }
+
+const struct device *device_list_find(const struct device_list *list, const char *name)
+{
+	return row_find(list->row, list->count, name);
+}
+
 const struct device *device_for_target(const struct target *target)
 {
-	for (int i = 0; i < device_count; i++)
-		if (strcmp(device_table[i].target, target->name) == 0)
-			return &device_table[i];
-	return NULL;
+	return row_for_target(device_table, device_count, target);
+}
+
+const struct device *device_list_for_target(const struct device_list *list, const struct target *target)
+{
+	return row_for_target(list->row, list->count, target);
 }
 
 /* The last letter of a target's name is its kind: `a` runs on exactly its own capability; `f` on its family: the same

@@ -53,10 +53,31 @@ extern const int device_count;
 const struct target *target_find(const char *name);            /* NULL: no such target */
 /* By its name in any case, or as the driver says it ("NVIDIA A100-SXM4-80GB"). NULL: none. */
 const struct device *device_find(const char *name);
+const char *device_board(const char *name);                    /* what the driver says, without the maker in front */
 const struct device *device_for_target(const struct target *); /* the device a target is planned for by default */
 /* The best target of the table whose code runs on compute capability `cc` (times ten). NULL: none. */
 const struct target *target_for_cc(int cc);
 bool target_runs_on(const struct target *, int cc); /* does code of this target run on that compute capability? */
+
+/* ---- device.c: rows of devices in a file, as `fagen calibrate` writes them ---------------------------------------- */
+
+enum { DEVICE_ROWS_MAX = 64, DEVICE_NAME_MAX = 64 };
+
+/* The table with the rows of a file: a row of a name that the table has stands in its place, others come behind. Not to
+ * be copied: rows point into it, and plans point to rows. */
+struct device_list {
+	int count;
+	struct device row[DEVICE_ROWS_MAX];
+	char name[DEVICE_ROWS_MAX][DEVICE_NAME_MAX];
+};
+/* Of YAML text, a list of maps with every field of struct device. On failure the list is the table alone. */
+int MUST_USE device_list_parse(struct device_list *, const char *yaml, size_t len, const char *file, struct diag *);
+/* The same, from a file. path NULL or "": the table alone. */
+int MUST_USE device_list_load(struct device_list *, const char *path, struct diag *);
+/* As device_find and device_for_target. */
+const struct device *device_list_find(const struct device_list *, const char *name);
+const struct device *device_list_for_target(const struct device_list *, const struct target *);
+void device_print(struct text *, const struct device *); /* one row of such a file */
 
 /* ---- problem.c: a class of shapes ------------------------------------------------------------------------------ */
 

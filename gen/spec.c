@@ -2,8 +2,6 @@
 #include "gen/spec_input.h"
 #include "gen/spec_term.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <string.h>
 
 const struct key key_table[KEY_COUNT] = {
@@ -161,17 +159,7 @@ int spec_parse(struct spec *spec, const char *yaml, size_t len, const char *file
 int spec_load(struct spec *spec, const char *path, struct diag *d)
 {
 	struct text yaml = {0};
-	char piece[4096];
-	size_t n;
-	FILE *file = fopen(path, "rb");
-	if (!file)
-		return diag_fail(d, "cannot open %s: %s", path, strerror(errno));
-	while (yaml.len <= YAML_BYTES_MAX && (n = fread(piece, 1, sizeof piece, file)) > 0)
-		text_add(&yaml, piece, n);
-	const int fault = ferror(file) ? errno : 0;
-	fclose(file);
-	const int result = fault ? diag_fail(d, "cannot read %s: %s", path, strerror(fault))
-	                         : spec_parse(spec, text_str(&yaml), yaml.len, path, d);
+	const int result = yaml_load(&yaml, path, d) || spec_parse(spec, text_str(&yaml), yaml.len, path, d) ? -1 : 0;
 	text_free(&yaml);
 	return result;
 }

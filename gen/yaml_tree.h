@@ -31,6 +31,8 @@ struct yaml_tree {         /* empty when zero */
 	int count, root; /* root -1: nothing was written */
 };
 
+/* Appends the bytes of a file, no more than a reader needs to see that it is too long. */
+int yaml_load(struct text *, const char *path, struct diag *);
 /* Skips a byte order mark at the start. */
 void yaml_skip_mark(const char **yaml, size_t *len);
 /* Reads UTF-8 text without byte order mark. -1: it is not text or not YAML. 0: the tree can be walked, even when errors

@@ -136,7 +136,8 @@ typedef struct fagen_kernel_info {
 
 FAGEN_API const char *fagen_version(void);
 
-/* Makes no CUDA call and writes nothing. config NULL: all defaults. */
+/* Makes no CUDA call and writes nothing. config NULL: all defaults. A file that $FAGEN_DEVICES names and that is none of
+ * device rows is FAGEN_ERROR_INVALID. */
 FAGEN_API int fagen_open(fagen_runtime **, const fagen_config *, fagen_error *);
 /* Frees everything the runtime gave out. Kernels must not be running. NULL is ignored. */
 FAGEN_API void fagen_close(fagen_runtime *);

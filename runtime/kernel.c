@@ -18,16 +18,16 @@ static bool name_has(const char *driver_name, const char *name)
 	return false;
 }
 
-/* The row of the device table with the longest name that fits, else the default of the target; always with the SM
- * count the driver gives, which differs in partitions (MIG) and cut-down models. */
-static void device_fill(struct runtime_device *d)
+/* The row with the longest name that fits, else the default of the target; always with the SM count the driver gives,
+ * which differs in partitions (MIG) and cut-down models. */
+static void device_fill(struct runtime_device *d, const struct device_list *rows)
 {
 	const struct device *row = NULL;
-	for (int i = 0; i < device_count; i++)
-		if (!strcmp(device_table[i].target, d->target->name) && name_has(d->gpu.name, device_table[i].name) &&
-		    (!row || strlen(device_table[i].name) > strlen(row->name)))
-			row = &device_table[i];
-	d->device = row ? *row : *device_for_target(d->target);
+	for (int i = 0; i < rows->count; i++)
+		if (!strcmp(rows->row[i].target, d->target->name) && name_has(d->gpu.name, rows->row[i].name) &&
+		    (!row || strlen(rows->row[i].name) > strlen(row->name)))
+			row = &rows->row[i];
+	d->device = row ? *row : *device_list_for_target(rows, d->target);
 	if (!row)
 		d->device.name = d->gpu.name;
 	if (d->gpu.sms > 0)
@@ -52,7 +52,7 @@ int device_of(struct runtime_device **out, fagen_runtime *rt, int ordinal, struc
 			d->gpu = gpu;
 			d->target = target_for_cc(gpu.cc);
 			if (d->target)
-				device_fill(d);
+				device_fill(d, &rt->rows);
 			d->next = rt->devices;
 			rt->devices = d;
 		}

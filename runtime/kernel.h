@@ -63,6 +63,7 @@ struct fagen_runtime {
 	struct fagen_spec *specs;
 	struct fagen_kernel *kernels;
 	struct runtime_device *devices;
+	struct device_list rows;   /* what the planner knows of GPUs: the table, and $FAGEN_DEVICES */
 };
 
 /* The spec's inputs as the launch names them, checked: inputs.c. */

@@ -78,6 +78,13 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 		runtime_free(rt);
 		goto no_memory;
 	}
+	if (device_list_load(&rt->rows, config.ignore_env ? NULL : getenv("FAGEN_DEVICES"), &diag)) {
+		runtime_free(rt);
+		fault_fail(&f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES",
+		           "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
+		return fault_report(error, &f);
+	}
+	diag_free(&diag);
 	*out = rt;
 	return FAGEN_OK;
 no_memory:
@@ -138,9 +145,25 @@ int fagen_spec_parse(fagen_spec **out, fagen_runtime *rt, const char *yaml, size
 	return spec_call(out, rt, yaml ? yaml : "", yaml ? len : 0, name ? name : "spec", error);
 }
 
+int runtime_machine(const struct target **target, const struct device **device, fagen_runtime *rt, int ordinal,
+                    struct diag *diag)
+{
+	struct fault f = {.diag = diag};
+	struct runtime_device *d;
+	if (driver_start(rt->driver, &f) || device_of(&d, rt, ordinal, &f))
+		return -1;
+	if (!d->target)
+		return diag_fail(diag, "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on.",
+		                 ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10);
+	*target = d->target;
+	*device = &d->device;
+	return 0;
+}
+
 struct store *runtime_store(fagen_runtime *rt) { return rt->store; }
 struct compiler *runtime_compiler(fagen_runtime *rt) { return rt->compiler; }
 struct driver *runtime_driver(fagen_runtime *rt) { return rt->driver; }
 const char *runtime_templates(const fagen_runtime *rt) { return rt->templates_dir; }
+const struct device_list *runtime_devices(const fagen_runtime *rt) { return &rt->rows; }
 const struct spec *runtime_spec(const fagen_spec *s) { return &s->spec; }
 const struct plan *runtime_plan(const fagen_kernel *k, enum pass pass) { return k->pass[pass].plan; }

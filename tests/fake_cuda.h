@@ -5,6 +5,7 @@
 
 #include "runtime/dl.h"
 #include "templates/abi.h"
+#include "templates/calibrate_abi.h"
 #include "templates/merge_abi.h"
 
 enum fake_call {
@@ -45,6 +46,7 @@ struct fake_cuda {
 	int version;
 	int init_result;
 	int load_result;              /* what cuLibraryLoadData says of any code */
+	size_t memory_free;           /* what cuMemGetInfo_v2 says */
 	int capturing;                /* a stream is being captured in global mode */
 	int fail_at;                  /* the call of this number (from 1, counted in `calls`) fails with fail_result */
 	int fail_result;
@@ -57,6 +59,7 @@ struct fake_cuda {
 	int retained;                 /* primary contexts retained and not released */
 	int broken;                   /* calls with a handle that is not alive: must stay 0 */
 	int launches, memsets, maps;
+	double us;                    /* what the launches took: events record it */
 	struct fake_launch launch[FAKE_LAUNCHES_MAX];
 	struct fake_map map[FAKE_LAUNCHES_MAX]; /* the n-th, counted from 1, is a struct fagen_abi_map of words n */
 	struct { cu_deviceptr at; size_t words; cu_stream stream; int launches_before; } memset[FAKE_LAUNCHES_MAX];

@@ -78,6 +78,24 @@ START_TEST(tells_the_program)
 }
 END_TEST
 
+START_TEST(plans_with_rows_of_a_file)
+{
+	static const char yaml[] =
+		"- {name: My GPU, target: sm_80, sms: 10, clock_ghz: 1.5, hbm_gbs: 900, l2_gbs: 2000, "
+		"l2_mib: 6, mma_flop_clk: 512, exp_clk: 16, alu_clk: 64, launch_us: 3}\n";
+	FILE *file = fopen("/tmp/fagen_t_explain_rows.yaml", "w");
+	ck_assert(file && fputs(yaml, file) >= 0 && fclose(file) == 0);
+	setenv("FAGEN_DEVICES", "/tmp/fagen_t_explain_rows.yaml", 1);
+	SAYS("specs/causal_d64.yaml --gpu 'my gpu' --pass forward", 0, "for sm_80 on My GPU", "on each of 10 SMs");
+	SAYS("specs/causal_d64.yaml --gpu 'My GUP'", 1, "No GPU is called 'My GUP'. Did you mean 'My GPU'?");
+	SAYS("specs/causal_d64.yaml --pass forward", 0, "for sm_90a on H200"); /* the default is what it was */
+	setenv("FAGEN_DEVICES", "specs/nothing.yaml", 1);
+	SAYS("specs/causal_d64.yaml", 1, "error: cannot open specs/nothing.yaml: No such file or directory");
+	unsetenv("FAGEN_DEVICES");
+	remove("/tmp/fagen_t_explain_rows.yaml");
+}
+END_TEST
+
 /* The conjunct that no class of tiles follows from, and why. */
 START_TEST(tells_what_is_undecided)
 {
@@ -190,6 +208,7 @@ Suite *suite(void)
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, tells_the_plan);
 	tcase_add_test(c, tells_the_program);
+	tcase_add_test(c, plans_with_rows_of_a_file);
 	tcase_add_test(c, tells_what_is_undecided);
 	tcase_add_test(c, refuses);
 	tcase_add_test(c, json_is_json);

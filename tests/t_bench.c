@@ -1,0 +1,92 @@
+/* fagen bench --sweep: its sums, and the command over a driver that is not one. The command is $FAGEN. */
+#include <check.h>
+#include <math.h>
+#include <sys/wait.h>
+
+#include "cli/bench.h"
+#include "tests/fake_use.h"
+
+Suite *suite(void);
+
+START_TEST(sums_of_a_sweep)
+{
+	static const struct sweep_row row[] = {
+		{.us = 100, .predicted_us = 110, .best_us = 100}, /* 1.1, 1.0 */
+		{.us = 200, .predicted_us = 160, .best_us = 160}, /* 0.8, 1.25 */
+		{.us = 50, .predicted_us = 50, .best_us = 48},    /* 1.0, 1.0417 */
+		{.us = 10, .predicted_us = 30, .best_us = 10},    /* 3.0, 1.0 */
+		{.us = 10, .predicted_us = 10.5, .best_us = 9.9}, /* 1.05, 1.0101 */
+	};
+	struct sweep_summary sum;
+	sweep_sum(&sum, row, 5);
+	ck_assert_double_eq_tol(sum.ratio_median, 1.05, 1e-12);
+	ck_assert_double_eq_tol(sum.ratio_least, 0.8, 1e-12);
+	ck_assert_double_eq_tol(sum.ratio_most, 3, 1e-12);
+	ck_assert_double_eq_tol(sum.error_median, 0.1, 1e-12);
+	ck_assert_double_eq_tol(sum.regret_median, 10 / 9.9, 1e-12);
+	ck_assert_double_eq_tol(sum.regret_worst, 1.25, 1e-12);
+	ck_assert_int_eq(sum.worst, 1);
+	sweep_sum(&sum, row, 2); /* an even count: the mean of the middle two */
+	ck_assert_double_eq_tol(sum.ratio_median, 0.95, 1e-12);
+	ck_assert_double_eq_tol(sum.error_median, 0.15, 1e-12);
+	sweep_sum(&sum, row, 0);
+	ck_assert_int_eq(sum.worst, -1);
+}
+END_TEST
+
+/* Over the fake driver a launch takes as many microseconds as a CTA has threads: what is timed and chosen is known. */
+START_TEST(sweep_over_the_fake_driver)
+{
+	static const char yaml[] =
+		"head_dim: 128\npasses: [forward, backward]\ntargets: [sm_90a]\nassume: {batch: 1, heads: 4, seqlen: 4096}\n"
+		"tile: {forward: {m: 128, n: 64, stages: 1}, backward: {m: 64, n: 64, stages: 1}}\n";
+	static char output[1 << 16];
+	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX", spec[64];
+	const char *fagen = getenv("FAGEN");
+	ck_assert_ptr_nonnull(mkdtemp(place));
+	snprintf(spec, sizeof spec, "%s/tiles.yaml", place);
+	FILE *file = fopen(spec, "w");
+	ck_assert(file && fputs(yaml, file) >= 0 && fclose(file) == 0);
+	test_folder(folder);
+	snprintf(
+		command, sizeof command,
+		"ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_CACHE_DIR=%s %s bench --sweep --json --seq 256 %s 2>&1; "
+		"status=$?; rm -r %s; exit $status",
+		folder, place, fagen ? fagen : "build/release/fagen", spec, place);
+	FILE *pipe = popen(command, "r");
+	ck_assert_ptr_nonnull(pipe);
+	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
+	ck_assert_msg(pclose(pipe) == 0, "%s", output);
+	static const char *const said[] = {
+		"\"problem\": \"b1 hq4 hkv4 sq256 sk256 align16\"",
+		"\"pass\": \"forward\", ",
+		"\"legal\": 2, \"tiles\": [{\"tile\": \"128x64 w4 s1\", \"us\": 128.000, ",
+		"{\"tile\": \"128x64 w8 s1\", \"us\": 256.000, ",
+		/* delta, main, dQ */
+		"{\"tile\": \"64x64 w8 s1\", \"us\": 768.000, ",
+		"{\"tile\": \"64x64 w4 s1\", \"us\": 384.000, ",
+		"\"best\": \"128x64 w4 s1\"",
+		"\"best\": \"64x64 w4 s1\"",
+		"\"gpu\": \"NVIDIA H200\"",
+	};
+	for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+		ck_assert_msg(strstr(output, said[i]) != NULL, "no '%s' in\n%s", said[i], output);
+	/* What it sums up follows from the tiles it chose. */
+	const bool forward_best = strstr(output, "\"tile\": \"128x64 w4 s1\", \"best\"") != NULL,
+		   backward_best = strstr(output, "\"tile\": \"64x64 w4 s1\", \"best\"") != NULL;
+	char worst[64];
+	snprintf(worst, sizeof worst, "\"regret_worst\": %s}", forward_best && backward_best ? "1.0000" : "2.0000");
+	ck_assert_msg(strstr(output, worst) != NULL, "no '%s' in\n%s", worst, output);
+}
+END_TEST
+
+Suite *suite(void)
+{
+	Suite *s = suite_create("bench");
+	TCase *c = tcase_create("bench");
+	tcase_set_timeout(c, 120);
+	tcase_add_test(c, sums_of_a_sweep);
+	tcase_add_test(c, sweep_over_the_fake_driver);
+	suite_add_tcase(s, c);
+	return s;
+}
