@@ -120,7 +120,7 @@ $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
 
 # t_pairs: the GPU suite's list of cases.
-$(B)/tests/t_pairs: $(B)/tests/gpu/pairs.o
+$(B)/tests/t_pairs: $(addprefix $(B)/tests/gpu/,pairs.o pairs_all.o pairs_native.o)
 
 # t_store_stress: the system calls of cache/ go through the suite, which makes them fail.
 STORE_CALLS := openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock

@@ -146,7 +146,7 @@ int case_parse(struct check_case *c, const char *text, struct diag *diag)
 		diag_fail(
 			diag,
 			"\"%s\" is no part of a case. Parts are b2 (batch), h16/4 (query/key heads), q4096, k4096 (lengths), seed7, "
-			"planned, lq16-0-33, lk8-9-7 (lengths of the entries of a padded or packed batch), whole, shifted (tensors begin one element late), an input (gauss, outlier, lowrank, huge, const, zero, inf) and a layout (bhsd, bshd, fat, odd, mixed, "
+			"planned, lq16-0-33, lk8-9-7 (lengths of the entries of a padded or packed batch), whole, shifted (tensors begin one element late), an input (gauss, outlier, lowrank, huge, const, zero, inf, row, rising, falling, turns, low, opposed, largest) and a layout (bhsd, bshd, fat, odd, mixed, "
 			"size1, flip, shared), separated by commas.",
 			part);
 		return -1;

@@ -98,10 +98,21 @@ enum input_kind {
 	INPUT_CONST,    /* each row repeats one value */
 	INPUT_ZERO,     /* query and key are zero; value and dout normal */
 	INPUT_INF,      /* normal, but one key of the first key/value head has +inf and -inf */
+	/* Against a softmax that does not follow the running maximum. Logits along a common direction, some hundreds. */
+	INPUT_HARD,
+	INPUT_ROW = INPUT_HARD, /* normal, but one query row's logits are huge */
+	INPUT_RISING,   /* logits rise from the last key to the first, in every tile */
+	INPUT_FALLING,  /* and fall */
+	INPUT_TURNS,    /* high for 64 keys, low for 64 */
+	INPUT_LOW,      /* all far below 0 */
+	INPUT_OPPOSED,  /* rising, and neighbours of V are each other's negatives */
+	INPUT_LARGEST,  /* value near the largest number whose sums float32 holds; forward alone */
 	INPUT_COUNT
 };
 extern const char *const input_names[INPUT_COUNT];
 enum input_role { ROLE_QUERY, ROLE_KEY, ROLE_VALUE, ROLE_DOUT, ROLE_DLSE };
+
+bool input_forward_only(enum input_kind); /* its gradients are beyond the types */
 
 /* A number generator: equal seeds and streams give equal numbers on every machine. */
 struct random { uint64_t state; };

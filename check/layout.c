@@ -75,7 +75,7 @@ void layout_shift(struct layout *l)
 	l->elements++;
 }
 
-int layout_align(enum layout_kind kind) { return kind == LAYOUT_ODD ? 2 : 16; }
+int layout_align(enum layout_kind kind) { return kind == LAYOUT_ODD || kind == LAYOUT_FLIP ? 2 : 16; }
 
 int64_t layout_index(const struct layout *l, int64_t b, int64_t h, int64_t s)
 {

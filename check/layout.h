@@ -37,7 +37,8 @@ struct layout {
 void layout_make(struct layout *, enum layout_kind, enum tensor_id);
 /* Begins one element later, in a buffer that is one longer. */
 void layout_shift(struct layout *);
-/* Smallest alignment of pointer and strides: 16 or 2. */
+/* What a kernel must be got for: the smallest alignment of pointer and strides, 16 or 2; 2 also for negative strides, which no
+ * tensor map takes. */
 int layout_align(enum layout_kind);
 int64_t layout_index(const struct layout *, int64_t b, int64_t h, int64_t s);
 

@@ -562,7 +562,7 @@ static int run_all(struct trial *r, const fagen_spec *spec)
 {
 	const struct check_case *c = r->c;
 	r->has_lse = (r->spec->outputs & OUTPUT_LSE) != 0;
-	r->backward = r->spec->passes[PASS_BACKWARD] && c->input != INPUT_INF;
+	r->backward = r->spec->passes[PASS_BACKWARD] && !input_forward_only(c->input);
 	r->out->backward = r->backward;
 	if (c->heads_kv <= 0 || c->heads_q % c->heads_kv) {
 		diag_fail(&r->diag,

@@ -98,6 +98,26 @@ static void recipe_table(struct text *text, const struct plan *plan)
 		text_puts(text, "  workspace    none\n");
 	else if (plan->recipe.piece_count > 1)
 		text_addf(text, "  %-12s in all: %" PRId64 " bytes\n", "", total);
+	for (int i = 0; i < plan->recipe.map_count; i++)
+		text_addf(text, "%s%s in boxes of %d rows", i ? ", " : "  tensor maps  ", plan->recipe.map[i].name,
+		          plan->recipe.map[i].rows);
+	if (plan->recipe.map_count > 0)
+		text_puts(text, "\n");
+}
+
+/* Templates that the chosen one was preferred to, or that cannot serve. */
+static void others_table(struct text *text, const struct plan *plan)
+{
+	for (int i = 0; i < plan->other_count; i++) {
+		const struct other_template *other = &plan->other[i];
+		text_addf(text, "  %-12s %s: ", i ? "" : "other", other->templ);
+		if (other->reason[0] != '\0') {
+			text_addf(text, "%s\n", other->reason);
+			continue;
+		}
+		time_print(text, other->time_us);
+		text_puts(text, " predicted\n");
+	}
 }
 
 static void candidates_table(struct text *text, const struct plan *plan)
@@ -138,15 +158,7 @@ void plan_print(struct text *text, const struct plan *plan)
 	if (plan->chosen >= 0 && plan->chosen < plan->candidate_count)
 		chosen_print(text, plan, &plan->candidate[plan->chosen]);
 	recipe_table(text, plan);
-	for (int i = 0; i < plan->other_count; i++) {
-		const struct other_template *other = &plan->other[i];
-		text_addf(text, "  %-12s %s: ", i ? "" : "other", other->templ);
-		if (other->reason[0] != '\0')
-			text_puts(text, other->reason);
-		else
-			time_print(text, other->time_us);
-		text_puts(text, other->reason[0] != '\0' ? "\n" : " predicted\n");
-	}
+	others_table(text, plan);
 	candidates_table(text, plan);
 }
 
@@ -195,10 +207,50 @@ static void candidate_json(struct text *text, const struct plan *plan, const str
 	text_addf(text, "}, \"bound_by\": \"%s\"}", cost_names[c->bound_by]);
 }
 
+static void recipe_json(struct text *text, const struct plan *plan)
+{
+	const struct recipe_shape shape = shape_of(plan);
+	text_puts(text, ", \"kernels\": [");
+	for (int i = 0; i < plan->recipe.kernel_count; i++) {
+		const struct recipe_kernel *k = &plan->recipe.kernel[i];
+		text_addf(text, "%s{\"entry\": \"%s\", \"ctas\": %" PRId64 ", \"threads\": %d, \"smem_bytes\": %d}",
+		          i ? ", " : "", k->entry, recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
+	}
+	text_puts(text, "], \"workspace\": [");
+	for (int i = 0; i < plan->recipe.piece_count; i++) {
+		const struct recipe_piece *piece = &plan->recipe.piece[i];
+		text_addf(text, "%s{\"name\": \"%s\", \"bytes\": %" PRId64 ", \"zeroed\": %s}", i ? ", " : "",
+		          piece->name, recipe_piece_bytes(piece, &shape), piece->zeroed ? "true" : "false");
+	}
+	text_puts(text, "], \"maps\": [");
+	for (int i = 0; i < plan->recipe.map_count; i++)
+		text_addf(text, "%s{\"name\": \"%s\", \"rows\": %d}", i ? ", " : "", plan->recipe.map[i].name,
+		          plan->recipe.map[i].rows);
+	text_puts(text, "]");
+}
+
+static void others_json(struct text *text, const struct plan *plan)
+{
+	text_puts(text, ", \"others\": [");
+	for (int i = 0; i < plan->other_count; i++) {
+		const struct other_template *other = &plan->other[i];
+		text_puts(text, i ? ", {\"template\": " : "{\"template\": ");
+		text_json(text, other->templ);
+		if (other->reason[0] != '\0') {
+			text_puts(text, ", \"rejected\": ");
+			text_json(text, other->reason);
+		} else {
+			text_puts(text, ", \"time_us\": ");
+			number_json(text, other->time_us);
+		}
+		text_puts(text, "}");
+	}
+	text_puts(text, "]");
+}
+
 void plan_json(struct text *text, const struct plan *plan)
 {
 	const struct problem *p = &plan->problem;
-	const struct recipe_shape shape = shape_of(plan);
 	text_addf(text, "{\"pass\": \"%s\", \"template\": ", pass_names[plan->pass]);
 	text_json(text, plan->templ);
 	text_puts(text, ", \"target\": ");
@@ -213,19 +265,9 @@ void plan_json(struct text *text, const struct plan *plan)
 	number_json(text, plan->standard_bytes);
 	text_puts(text, ", \"useful_flop\": ");
 	number_json(text, plan->useful_flop);
-	text_puts(text, ", \"kernels\": [");
-	for (int i = 0; i < plan->recipe.kernel_count; i++) {
-		const struct recipe_kernel *k = &plan->recipe.kernel[i];
-		text_addf(text, "%s{\"entry\": \"%s\", \"ctas\": %" PRId64 ", \"threads\": %d, \"smem_bytes\": %d}",
-		          i ? ", " : "", k->entry, recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
-	}
-	text_puts(text, "], \"workspace\": [");
-	for (int i = 0; i < plan->recipe.piece_count; i++) {
-		const struct recipe_piece *piece = &plan->recipe.piece[i];
-		text_addf(text, "%s{\"name\": \"%s\", \"bytes\": %" PRId64 ", \"zeroed\": %s}", i ? ", " : "",
-		          piece->name, recipe_piece_bytes(piece, &shape), piece->zeroed ? "true" : "false");
-	}
-	text_addf(text, "], \"chosen\": %d, \"candidates\": [", plan->chosen);
+	recipe_json(text, plan);
+	others_json(text, plan);
+	text_addf(text, ", \"chosen\": %d, \"candidates\": [", plan->chosen);
 	for (int i = 0; i < plan->candidate_count; i++) {
 		text_puts(text, i ? ",\n " : "\n ");
 		candidate_json(text, plan, &plan->candidate[i]);

@@ -69,9 +69,12 @@ struct fagen_runtime {
 /* The spec's inputs as the launch names them, checked: inputs.c. */
 int inputs_fill(struct fagen_abi *, const struct fagen_kernel *, enum pass, const fagen_args *, struct fault *);
 
-/* The tensor maps of a recipe over the operands of a launch; the others are left as they are: tensor_map.c. */
-int maps_fill(struct fagen_abi_maps *, const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
-              const struct fagen_kernel *, struct fault *);
+/* The tensor maps of a recipe over the operands of a launch: tensor_map.c. maps_check calls no driver and finds all that fagen
+ * can say of them; maps_encode wants a current context. Maps of other operands are left as they are. */
+int maps_check(const struct recipe *, const struct fagen_abi *, const struct recipe_shape *, const struct fagen_kernel *,
+               struct fault *);
+int maps_encode(struct fagen_abi_maps *, const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
+                const struct fagen_kernel *, struct fault *);
 
 /* ---- kernel.c ---- */
 

@@ -414,7 +414,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 		return -1;
 	if (!some)
 		return 0;
-	if (workspace_fill(&l, f))
+	if (maps_check(&l.pass->recipe, &l.abi, &l.shape, k, f) || workspace_fill(&l, f))
 		return -1;
 	l.abi.batch = (int)args.batch;
 	l.abi.heads_q = (int)args.heads_q;
@@ -426,7 +426,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 		current = current || l.pass->recipe.piece[i].zeroed;
 	if (context_enter(&pushed, k, stream, current, f))
 		return -1;
-	int rc = maps_fill(&l.maps, &l.pass->recipe, &l.abi, &l.shape, k, f);
+	int rc = maps_encode(&l.maps, &l.pass->recipe, &l.abi, &l.shape, k, f);
 	if (rc == 0)
 		rc = kernels_launch(&l, stream, f);
 	if (pushed && driver_pop(k->runtime->driver, f))

@@ -91,11 +91,18 @@ static int map_encode(struct mapped *m, int rows, const struct driver *d, struct
 		(unsigned long long)m->stride[2], rows);
 }
 
-int maps_fill(struct fagen_abi_maps *maps, const struct recipe *recipe, const struct fagen_abi *abi,
-              const struct recipe_shape *shape, const struct fagen_kernel *k, struct fault *f)
+/* The operand of the i-th map of a recipe; false: it has no element, and so no map. */
+static bool operand_find(struct mapped *m, struct fagen_abi_maps *maps, const struct recipe *recipe, int i,
+                         const struct fagen_abi *abi, const struct recipe_shape *shape, const struct fagen_kernel *k)
+{
+	mapped_find(m, maps, recipe->map[i].name, abi, shape, &k->spec->spec);
+	return m->size[1] && m->size[2] && m->size[3];
+}
+
+int maps_check(const struct recipe *recipe, const struct fagen_abi *abi, const struct recipe_shape *shape,
+               const struct fagen_kernel *k, struct fault *f)
 {
 	const struct driver *d = k->runtime->driver;
-	struct mapped mapped[RECIPE_MAPS_MAX] = {{0}};
 	const int version = driver_version(d);
 	if (recipe->map_count && !driver_calls(d)->cuTensorMapEncodeTiled)
 		return fault_fail(
@@ -103,16 +110,23 @@ int maps_fill(struct fagen_abi_maps *maps, const struct recipe *recipe, const st
 			"The NVIDIA driver is of CUDA %d.%d and lacks cuTensorMapEncodeTiled, which kernel %s needs: update to "
 			"a driver of CUDA 12.0 or later (r525), or get a kernel with problem.align = 2.",
 			version / 1000, version % 1000 / 10, recipe->kernel[0].entry);
-	for (int i = 0; i < recipe->map_count; i++) { /* all are checked before the driver is touched */
-		mapped_find(&mapped[i], maps, recipe->map[i].name, abi, shape, &k->spec->spec);
-		const uint64_t *size = mapped[i].size;
-		if (!size[1] || !size[2] || !size[3])
-			mapped[i].map = NULL;
-		else if (strides_fill(&mapped[i], f))
+	for (int i = 0; i < recipe->map_count; i++) {
+		struct fagen_abi_maps unused;
+		struct mapped m = {0};
+		if (operand_find(&m, &unused, recipe, i, abi, shape, k) && strides_fill(&m, f))
 			return -1;
 	}
-	for (int i = 0; i < recipe->map_count; i++)
-		if (mapped[i].map && map_encode(&mapped[i], recipe->map[i].rows, d, f))
+	return 0;
+}
+
+int maps_encode(struct fagen_abi_maps *maps, const struct recipe *recipe, const struct fagen_abi *abi,
+                const struct recipe_shape *shape, const struct fagen_kernel *k, struct fault *f)
+{
+	for (int i = 0; i < recipe->map_count; i++) {
+		struct mapped m = {0};
+		if (operand_find(&m, maps, recipe, i, abi, shape, k) &&
+		    (strides_fill(&m, f) || map_encode(&m, recipe->map[i].rows, k->runtime->driver, f)))
 			return -1;
+	}
 	return 0;
 }

@@ -120,6 +120,20 @@ static inline void must_make(struct plan *plan, const struct spec *spec, const c
 	diag_free(&diag);
 }
 
+/* The same by one template, whatever else would serve. */
+static inline void must_make_with(struct plan *plan, const struct template_model *model, const struct spec *spec,
+                                  const char *gpu, const struct problem *problem)
+{
+	static struct program program;
+	const struct device *device = device_find(gpu);
+	struct diag diag = {0};
+	lower(&program, spec);
+	ck_assert_msg(plan_with(plan, model, spec, &program, target_find(device->target), device, problem, model->pass,
+	                        &diag) == 0,
+	              "%s", text_str(&diag.text));
+	diag_free(&diag);
+}
+
 static const struct candidate *best(const struct plan *plan) { return &plan->candidate[plan->chosen]; }
 
 static const char *const gpus[] = {"A100", "RTX 3090", "L40S", "H200", "B200", "RTX 5090"};

@@ -45,7 +45,8 @@ static struct plan *plan_fill(void)
 	strcpy(p->templ, "sm80/fwd");
 	p->candidate_count = 2;
 	p->chosen = 1;
-	p->candidate[1] = (struct candidate){.tile_m = 128, .tile_n = 64, .warps = 4, .stages = 2, .smem_bytes = 49152};
+	p->candidate[1] = (struct candidate){.tile_m = 128, .tile_n = 64, .warps = 4, .stages = 2, .walk_warps = 4,
+	                                      .smem_bytes = 49152};
 	p->recipe.kernel_count = 1;
 	p->recipe.kernel[0] = (struct recipe_kernel){"fagen_forward", GRID_QUERY_TILES, 128, 128, 49152};
 	p->recipe.load_bytes = 16;
@@ -207,12 +208,14 @@ START_TEST(prologue)
 		"int TILE_N = 64;",
 		"int WARPS = 4;",
 		"int THREADS = 128;",
+		"int WALK_WARPS = 4;",
 		"int STAGES = 2;",
 		"int LOAD_BYTES = 16;",
 		"int KV_GROUP = 3;",
 		"int KEEP_256 = 230;",
 		"float SOFTMAX_SCALE = 0.1f;",
 		"float LOGIT_SCALE = 1.442695f;",
+		"bool QUEUE = false;",
 		"bool WRITE_LSE = true;",
 		"int RED_WIDTH = 4;",
 		"int SMEM_BYTES = 49152;",
@@ -305,6 +308,8 @@ START_TEST(parts)
 	ck_assert_ptr_null(strstr(text_str(&out), "#line 1 \"templates/blocks.cu"));
 	ck_assert_ptr_null(strstr(text_str(&out), "#line 1 \"templates/bounds.cu"));
 	ck_assert_ptr_null(strstr(text_str(&out), "#line 1 \"templates/sm80/input_grad.cu"));
+	ck_assert_ptr_null(strstr(text_str(&out), "templates/sm90/"));
+	ck_assert_ptr_null(strstr(text_str(&out), "wgmma"));
 	text_free(&out);
 }
 END_TEST

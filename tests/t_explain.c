@@ -40,12 +40,16 @@ static void says(const char *arguments, int status, const char *const words[], i
 START_TEST(tells_the_plan)
 {
 	SAYS("specs/gpt2_train.yaml --gpu H200", 0, "gpt2_train", "k - sk <= q - sq", "230/256",
-	     "forward: sm80/fwd for sm_90a on H200", "backward: ", "TFLOP/s", "bound by", "standard attention",
+	     "forward: sm90/fwd for sm_90a on H200", "other        sm80/fwd: ", "tensor maps  query in boxes of ",
+	     "backward: sm80/bwd for sm_90a on H200", "TFLOP/s", "bound by", "standard attention",
 	     "of 232448 bytes", "workspace", "candidates", "b8 hq12 hkv12 sq1024 sk1024");
 	SAYS("specs/causal_d128.yaml --pass forward --gpu 'rtx 3090' --batch 2 --heads 6 --seq-q 100 --seq-k 300 "
 	     "--align 2",
 	     0, "for sm_86 on RTX 3090", "b2 hq6 hkv6 sq100 sk300 align2", "rejected", "registers: ");
 	ck_assert_ptr_null(strstr(output, "backward"));
+	ck_assert_ptr_null(strstr(output, "tensor maps"));
+	SAYS("specs/causal_d128.yaml --pass forward --gpu H200 --align 2", 0, "forward: sm80/fwd for sm_90a on H200",
+	     "other        sm90/fwd: rows are not 16-byte aligned");
 	SAYS("specs/llama_gqa.yaml --pass forward --heads 12", 0, "hq12 hkv3");
 	SAYS("specs/llama_gqa.yaml --pass forward --heads-kv 2", 0, "hq8 hkv2");
 	SAYS("specs/mistral_window.yaml --pass forward --seq 0", 0, "sq0 sk0", "left = ");

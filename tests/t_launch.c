@@ -1116,14 +1116,36 @@ START_TEST(a_map_that_the_driver_refuses)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
 	mapped_open();
-	fake.state->fail_at = fake.state->calls + 2;
+	fake.state->fail_at = fake.state->calls + 4; /* after the context is asked for and pushed, and that of query encoded */
 	fake.state->fail_result = 1;
 	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_ERROR_DRIVER);
 	ck_assert_int_eq(fake.state->failed_call, FAKE_cuTensorMapEncodeTiled);
 	ck_assert_int_eq(error.cuda_result, 1);
 	ck_assert_str_eq(error.field, "key");
 	ck_assert_ptr_nonnull(strstr(error.message, "that of key: 64 columns, 300 rows, 4 heads, batch 2"));
-	ck_assert_int_eq(fake.state->launches + fake.state->memsets + fake.state->pushes, 0);
+	ck_assert_int_eq(fake.state->launches + fake.state->memsets, 0);
+	ck_assert_int_eq(fake.state->pushes, 1);
+	ck_assert_int_eq(fake.state->pops, 1);
+	ck_assert_int_eq(fake.depth(), 0);
+}
+END_TEST
+
+/* The driver wants a current context for maps, which a stream does not bring. */
+START_TEST(maps_are_encoded_in_a_context)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	mapped_open();
+	for (int current = 0; current < 2; current++) {
+		if (current)
+			ck_assert_int_eq(fake.cu.cuCtxPushCurrent_v2(kernel.primary), 0);
+		const int pushes = fake.state->pushes, pops = fake.state->pops;
+		ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+		ck_assert_int_eq(fake.state->pushes - pushes, !current);
+		ck_assert_int_eq(fake.state->pops - pops, !current);
+		ck_assert_int_eq(fake.depth(), current);
+	}
+	ck_assert_int_eq(fake.state->maps, 6);
+	ck_assert_int_eq(fake.state->broken, 0);
 }
 END_TEST
 
@@ -1177,6 +1199,8 @@ END_TEST
 
 START_TEST(every_failing_call_is_reported_and_undone)
 {
+	if (_i)
+		mapped_open();
 	for (int n = 1;; n++) {
 		fagen_args a = args_of(2, 8, 4, 200, 300);
 		fake.state->fail_at = fake.state->calls + n;
@@ -1339,9 +1363,10 @@ Suite *suite(void)
 	tcase_add_loop_test(t, strides_that_no_map_takes, 0, sizeof unmapped / sizeof *unmapped);
 	tcase_add_test(t, drivers_without_tensor_maps);
 	tcase_add_test(t, a_map_that_the_driver_refuses);
+	tcase_add_test(t, maps_are_encoded_in_a_context);
 	tcase_add_test(t, a_real_stream_needs_no_context_call);
 	tcase_add_test(t, the_current_context_is_kept);
-	tcase_add_test(t, every_failing_call_is_reported_and_undone);
+	tcase_add_loop_test(t, every_failing_call_is_reported_and_undone, 0, 2); /* without and with tensor maps */
 	tcase_add_loop_test(t, a_launch_takes_no_lock_and_allocates_nothing, 0, 2); /* without and with tensor maps */
 	tcase_add_test(t, opening_without_memory);
 	tcase_add_test(t, struct_size_rules);

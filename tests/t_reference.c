@@ -515,10 +515,51 @@ START_TEST(test_inputs)
 			for (int64_t i = 0; i < w.n_k; i++)
 				ck_assert_double_eq(w.k[i], w.k[i / 64 * 64]);
 		else
-			ck_assert_double_gt(score, 1);
+			ck_assert_double_gt(score, kind >= INPUT_HARD && kind != INPUT_LARGEST ? 300 : 1);
 		world_free(&w);
 		world_free(&again);
 	}
+}
+END_TEST
+
+static double logit(const struct world *w, int64_t q, int64_t k)
+{
+	double sum = 0;
+	for (int i = 0; i < w->c.head_dim_qk; i++)
+		sum += w->q[q * w->c.head_dim_qk + i] * w->k[k * w->c.head_dim_qk + i];
+	return w->c.softmax_scale * sum;
+}
+
+/* What the hard kinds promise to whoever does not follow the running maximum. */
+START_TEST(test_hard_inputs)
+{
+	for (int bf16 = 0; bf16 < 2; bf16++)
+		for (int kind = INPUT_HARD; kind < INPUT_COUNT; kind++) {
+			struct ref_case c = shape(1, 1, 1, 200, 256, 64, 64);
+			c.bf16 = bf16;
+			struct world w;
+			world_make(&w, &c, (enum input_kind)kind, 5);
+			for (int64_t q = 0; q < 200; q += 7) {
+				const double first = logit(&w, q, 0), last = logit(&w, q, 255), next = logit(&w, q, 64);
+				if (kind == INPUT_RISING || kind == INPUT_OPPOSED)
+					ck_assert_msg(first > next + 80 && next > last + 200, "%g %g %g", first, next, last);
+				else if (kind == INPUT_FALLING)
+					ck_assert_msg(first < next - 80 && next < last - 200, "%g %g %g", first, next, last);
+				else if (kind == INPUT_TURNS)
+					ck_assert_msg(first < -400 && next > 400 && last > 400, "%g %g %g", first, next, last);
+				else if (kind == INPUT_LOW)
+					ck_assert_msg(first < -400 && next < -400 && last < -400, "%g %g %g", first, next, last);
+			}
+			double most = 0;
+			for (int64_t i = 0; i < w.n_v; i++) {
+				ck_assert(isfinite(w.v[i]));
+				ck_assert(kind != INPUT_OPPOSED || i < 64 || w.v[i] == -w.v[i - 64]);
+				most = fmax(most, fabs(w.v[i]));
+			}
+			ck_assert(kind != INPUT_LARGEST || most > (bf16 ? 0x1.fp107 : 65000));
+			ck_assert_int_eq(input_forward_only((enum input_kind)kind), kind == INPUT_LARGEST);
+			world_free(&w);
+		}
 }
 END_TEST
 
@@ -753,6 +794,7 @@ Suite *suite(void)
 	tcase_add_loop_test(t, test_number_round_trip, 0, 2);
 	tcase_add_test(t, test_number_nearest);
 	tcase_add_loop_test(t, test_inputs, 0, INPUT_COUNT);
+	tcase_add_test(t, test_hard_inputs);
 	suite_add_tcase(s, t);
 	t = tcase_create("compare");
 	tcase_add_test(t, test_compare_accepts);

@@ -93,7 +93,7 @@ out:
 int digest_make(char hex[65], const char *const *specs, int count, struct diag *diag)
 {
 	static const char *const code[] = {".c", NULL}, *const device_code[] = {".h", ".cu", NULL};
-	static const char *const folders[] = {"templates", "templates/naive", "templates/sm80"};
+	static const char *const folders[] = {"templates", "templates/naive", "templates/sm80", "templates/sm90"};
 	struct key_builder *k = key_begin();
 	struct store_key key;
 	int rc = folder_add(k, "runtime", code, diag);

@@ -397,7 +397,9 @@ void suite_start(struct suite *s)
 		                .heads_q = 1,
 		                .heads_kv = 1,
 		                .seqlen_q = length,
-		                .seqlen_k = length};
+		                .seqlen_k = length,
+		                .workspace = at + (5 << 20),
+		                .workspace_size = 1 << 20};
 		fagen_tensor *const tensors[] = {&a.query, &a.key, &a.value, &a.out, &a.lse};
 		for (int i = 0; i < 5; i++)
 			*tensors[i] = (fagen_tensor){.data = at + (i << 20),

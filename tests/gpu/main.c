@@ -8,9 +8,10 @@
 #include <time.h>
 
 #include "tests/gpu/suite.h"
+#include "tests/gpu/watch.h"
 
 /* NOT_RUN: every failure is a kernel that could not be had; none gave a wrong result. */
-enum { EXIT_BAD_USE = 2, EXIT_NO_MACHINE = 3, EXIT_FAILED = 4, EXIT_NOT_RUN = 5, SPECS_MAX = 256 };
+enum { EXIT_BAD_USE = 2, EXIT_NO_MACHINE = 3, EXIT_FAILED = WATCH_EXIT, EXIT_NOT_RUN = 5, SPECS_MAX = 256 };
 
 const char *const class_names[CLASS_COUNT] = {
 #define CLASS(id, name, doc) name,
@@ -20,10 +21,20 @@ const char *const class_names[CLASS_COUNT] = {
 
 /* ---- running ------------------------------------------------------------------------------------------------------------- */
 
-bool suite_mine(struct suite *s) { return !s->warming && !s->lost && s->item++ % s->shards == s->shard; }
+enum { CASE_SECONDS = 120, TEST_CASES = 5 }; /* a test of another form may take as long as so many cases */
+
+bool suite_mine(struct suite *s)
+{
+	if (s->warming || s->lost || s->item++ % s->shards != s->shard)
+		return false;
+	if (s->limit)
+		watch_begin("the test whose result comes next", TEST_CASES * s->limit);
+	return true;
+}
 
 void suite_result(struct suite *s, enum class class, bool ok, const char *name, const char *text)
 {
+	watch_end();
 	(ok ? s->passed : s->failed)[class]++;
 	if (!ok)
 		printf("FAILED  %-11s %s\n        %s\n", class_names[class], name, text);
@@ -115,8 +126,10 @@ void suite_case(struct suite *s, enum class class, const char *spec_name, const 
 		warm_add(s, spec_name, case_align(&c));
 		return;
 	}
-	check_run(&outcome, &c, s->rt, spec, &s->options);
 	case_print(name, &c);
+	if (s->limit)
+		watch_begin(name, s->limit);
+	check_run(&outcome, &c, s->rt, spec, &s->options);
 	suite_result(s, class, outcome.status == CHECK_PASSED, name, outcome.text);
 	if (outcome.status == CHECK_PASSED)
 		return;
@@ -236,7 +249,7 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 
 static int usage(void)
 {
-	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--class NAME] [--small] [--no-poison] [--no-warm] [--device N] [--verbose] [--record FILE]\n"
+	fputs("usage: check_gpu [--shard I/N] [--spec NAME] [--class NAME] [--small] [--no-poison] [--no-warm] [--device N] [--limit SECONDS] [--verbose] [--record FILE]\n"
 	      "       check_gpu --digest | --judge FILE\n",
 	      stderr);
 	return EXIT_BAD_USE;
@@ -251,8 +264,9 @@ int main(int argc, char **argv)
 		{"device", required_argument, NULL, 'd'}, {"verbose", no_argument, NULL, 'v'},
 		{"class", required_argument, NULL, 'c'},
 		{"record", required_argument, NULL, 'r'}, {"digest", no_argument, NULL, 'D'},
-		{"judge", required_argument, NULL, 'j'},  {NULL, 0, NULL, 0}};
-	struct suite s = {.shards = 1, .options.cpu_budget = 2e9};
+		{"judge", required_argument, NULL, 'j'},  {"limit", required_argument, NULL, 'l'},
+		{NULL, 0, NULL, 0}};
+	struct suite s = {.shards = 1, .options.cpu_budget = 2e9, .limit = CASE_SECONDS};
 	const char *record = NULL, *judge = NULL;
 	bool only_digest = false, warm = true;
 	for (int o; (o = getopt_long(argc, argv, "", longs, NULL)) >= 0;)
@@ -272,6 +286,7 @@ int main(int argc, char **argv)
 		case 'r': record = optarg; break;
 		case 'D': only_digest = true; break;
 		case 'j': judge = optarg; break;
+		case 'l': s.limit = atoi(optarg); break;
 		default: return usage();
 		}
 	char *names[SPECS_MAX], digest[65] = "";
@@ -296,6 +311,12 @@ int main(int argc, char **argv)
 	fagen_error error = {.struct_size = sizeof error};
 	int major = 0, minor = 0;
 	clock_gettime(CLOCK_MONOTONIC, &begin);
+	if (s.limit < 0)
+		return usage();
+	if (watch_open()) {
+		fputs("There is no thread to watch over the tests.\n", stderr);
+		return EXIT_NO_MACHINE;
+	}
 	if (fagen_open(&s.rt, NULL, &error)) {
 		fprintf(stderr, "%s\n", error.message);
 		return EXIT_NO_MACHINE;
@@ -316,6 +337,7 @@ int main(int argc, char **argv)
 		fflush(stdout);
 	}
 	suite_all(&s, (const char *const *)names, count);
+	watch_end();
 	clock_gettime(CLOCK_MONOTONIC, &end);
 	const double seconds = (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
 	int failed = s.lost, ran = 0;

@@ -5,7 +5,46 @@
 
 #include "check/case.h"
 
-enum pair_axis {
+enum { AXES_MAX = 16, LEVELS_MAX = 10, PAIRS_MAX = 96 };
+
+struct pair_level {
+	const char *name; /* NULL: the axis has no more */
+	const char *yaml; /* what it says in the spec */
+};
+struct pair_axis {
+	const char *name;
+	struct pair_level level[LEVELS_MAX];
+};
+
+/* Values that cannot meet. */
+struct pair_excluded {
+	int axis;
+	const char *level;
+	int other;
+	const char *other_level, *reason;
+};
+
+struct pair_case { int level[AXES_MAX]; };
+
+struct pair_table {
+	int axes;
+	const struct pair_axis *axis;
+	int excluded_count;
+	const struct pair_excluded *excluded;
+	void (*spec)(char to[CASE_NAME_MAX], const struct pair_case *);
+	/* Shapes, layout and seed; `index` is the case's place in the list. */
+	void (*parts)(char to[CASE_NAME_MAX], const struct pair_case *, int index);
+};
+
+int axis_levels(const struct pair_table *, int axis);
+const char *level_name(const struct pair_table *, const struct pair_case *, int axis);
+bool pair_legal(const struct pair_table *, int axis, int level, int other, int other_level);
+/* Cases in which every legal pair meets, always the same ones; how many there are, PAIRS_MAX at most. */
+int pairs_make(struct pair_case to[PAIRS_MAX], const struct pair_table *);
+
+/* ---- pairs_all.c: both passes by whatever kernel the planner takes ---- */
+
+enum all_axis {
 	AXIS_DTYPE,
 	AXIS_HEAD_DIM,      /* of queries and keys */
 	AXIS_HEAD_DIM_V,    /* of values: the same, smaller, larger */
@@ -21,34 +60,29 @@ enum pair_axis {
 	AXIS_ALIGNMENT,
 	AXIS_COUNT
 };
+extern const struct pair_table pairs_all;
 
-enum { LEVELS_MAX = 8, PAIRS_MAX = 80 };
+/* ---- pairs_native.c: forward by the native template of sm_90a, whose tile each spec asks for ---- */
 
-struct pair_level {
-	const char *name; /* NULL: the axis has no more */
-	const char *yaml; /* what it says in the spec */
+enum native_axis {
+	NATIVE_DTYPE,
+	NATIVE_HEAD_DIM,
+	NATIVE_HEAD_DIM_V,
+	NATIVE_MASK,
+	NATIVE_SCORE,
+	NATIVE_SINK,
+	NATIVE_DROPOUT,
+	NATIVE_GROUP,
+	NATIVE_LAYOUT,
+	NATIVE_SPARSITY,
+	NATIVE_WARPGROUPS,  /* that compute */
+	NATIVE_STAGES,
+	NATIVE_QUERIES,     /* against the rows of a tile */
+	NATIVE_KEYS,        /* against its keys */
+	NATIVE_DATA,
+	NATIVE_STRIDES,
+	NATIVE_COUNT
 };
-extern const char *const axis_names[AXIS_COUNT];
-extern const struct pair_level pair_levels[AXIS_COUNT][LEVELS_MAX];
-
-/* Values that cannot meet. */
-struct pair_excluded {
-	enum pair_axis axis;
-	const char *level;
-	enum pair_axis other;
-	const char *other_level, *reason;
-};
-extern const struct pair_excluded pairs_excluded[];
-extern const int pairs_excluded_count;
-
-struct pair_case { int level[AXIS_COUNT]; };
-
-int axis_levels(enum pair_axis);
-bool pair_legal(enum pair_axis, int level, enum pair_axis other, int other_level);
-/* Cases in which every legal pair meets, always the same ones; how many there are, PAIRS_MAX at most. */
-int pairs_make(struct pair_case to[PAIRS_MAX]);
-void pair_spec(char to[CASE_NAME_MAX], const struct pair_case *);
-/* Shapes, layout and seed; `index` is the case's place in the list. */
-void pair_parts(char to[CASE_NAME_MAX], const struct pair_case *, int index);
+extern const struct pair_table pairs_native;
 
 #endif

@@ -13,7 +13,7 @@ static void language_shapes(struct suite *s, const char *name, int index, int gr
 		suite_case(s, CLASS_SHAPES, name, "b2,h%d/2,q%d,k%d,seed%d", 2 * group, lengths[i][0], lengths[i][1], i + 1);
 	suite_case(s, CLASS_HEADS, name, "b3,h%d/3,q65,k100,seed5", 3 * group);
 	suite_case(s, CLASS_LAYOUTS, name, "b2,h%d/2,q150,k170,%s,seed%d", 2 * group, layout_names[index % LAYOUT_COUNT], index);
-	suite_case(s, CLASS_INPUTS, name, "b2,h%d/2,q200,k200,%s,seed%d", 2 * group, input_names[index % INPUT_COUNT], index);
+	suite_case(s, CLASS_INPUTS, name, "b2,h%d/2,q200,k200,%s,seed%d", 2 * group, input_names[index % INPUT_HARD], index);
 }
 
 static void spec_shapes(struct suite *s, const char *name, int index)
@@ -78,7 +78,7 @@ static void spec_shapes(struct suite *s, const char *name, int index)
 		           l + 1);
 		suite_case(s, CLASS_LAYOUTS, name, "b1,h%d/1,q1,k67,%s,seed%d", (int)group, layout_names[l], l + 2);
 	}
-	for (int k = 0; k < INPUT_COUNT; k++)
+	for (int k = 0; k < INPUT_HARD; k++)
 		suite_case(s, CLASS_INPUTS, name, "b2,h%d/2,q200,k200,%s,seed%d", (int)(2 * group), input_names[k],
 		           k + 1);
 	suite_case(s, CLASS_INPUTS, name, "b1,h%d/1,q513,k600,outlier,seed9", (int)group);

@@ -25,6 +25,7 @@
 	x(EXPRESSIONS, "expressions", "masks and scores written out, inputs of every place") \
 	x(GRADS, "grads", "gradients of inputs and sinks") \
 	x(PAIRS, "pairs", "all pairs of thirteen axes: pairs.h") \
+	x(NATIVE, "native", "all pairs of sixteen axes by the native forward: pairs.h") \
 	x(MOD, "MOD", "field cases: softcap, ALiBi") \
 	x(BSP, "BSP", "block layouts, field cases among them") \
 	x(VAR, "VAR", "padded and packed batches, field cases among them") \
@@ -49,6 +50,7 @@ struct suite {
 	const char *only_spec;    /* NULL: all */
 	const char *only_class;   /* NULL: all */
 	bool small;               /* the list for compute-sanitizer and mutation */
+	int limit;                /* seconds of a case, after which the suite ends; 0: none */
 	bool verbose;
 	bool warming;             /* collect the kernels, run nothing */
 	bool lost;                /* the context is dead: nothing more can be run */

@@ -1,0 +1,242 @@
+/* What the source of a native Hopper kernel has beside that of a portable one: warpgroup products written for its shapes,
+ * sm90/ptx.h, and the constants of its walk and its queue. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gen/emit.h"
+#include "tests/spec_help.h"
+
+Suite *suite(void);
+
+static const struct {
+	int n, v;
+	const char *dtype, *type;
+} shapes[] = {{16, 16, "bf16", "bf16"},   {64, 72, "bf16", "bf16"},   {80, 128, "fp16", "f16"},
+              {128, 96, "fp16", "f16"},   {176, 128, "bf16", "bf16"}, {192, 192, "bf16", "bf16"},
+              {256, 256, "fp16", "f16"},  {32, 16, "fp16", "f16"}};
+
+/* The text of one function: from its name to the line that closes it. */
+static char *function_of(const struct text *source, const char *name)
+{
+	char begin[64];
+	snprintf(begin, sizeof begin, "DEVICE void %s(", name);
+	const char *at = strstr(text_str(source), begin);
+	ck_assert_msg(at != NULL, "%s is missing", name);
+	ck_assert_ptr_null(strstr(at + 1, begin)); /* once */
+	const char *end = strstr(at, "\n}\n");
+	ck_assert_ptr_nonnull(end);
+	return strndup(at, (size_t)(end - at));
+}
+
+/* A string literal after another is one: what the assembler will read. */
+static char *literals_join(const char *code)
+{
+	char *out = calloc(1, strlen(code) + 1);
+	size_t len = 0;
+	for (const char *p = strchr(code, '"'); p && *p == '"';) {
+		for (p++; *p != '"'; p++)
+			if (p[0] == '\\' && (p[1] == 'n' || p[1] == 't')) {
+				out[len++] = ' ';
+				p++;
+			} else {
+				out[len++] = *p;
+			}
+		p++;
+		p += strspn(p, " \t\n");
+	}
+	return out;
+}
+
+static int count_of(const char *text, const char *word)
+{
+	int count = 0;
+	for (; (text = strstr(text, word)); text += strlen(word))
+		count++;
+	return count;
+}
+
+/* After `at` come %first, %first+1, .. %last, each once and in order, between braces. */
+static const char *list_check(const char *at, int first, int last)
+{
+	ck_assert_msg(*at == '{', "no list at: %.40s", at);
+	at++;
+	for (int i = first; i <= last; i++) {
+		char operand[16];
+		const int len = snprintf(operand, sizeof operand, "%%%d%s", i, i < last ? ", " : "}");
+		ck_assert_msg(strncmp(at, operand, (size_t)len) == 0, "want %s at: %.40s", operand, at);
+		at += len;
+	}
+	return at;
+}
+
+/* d[0] .. d[count - 1] are the outputs, in this order, and no more. */
+static void outputs_check(const char *code, int count)
+{
+	char output[32];
+	const char *at = code;
+	for (int i = 0; i < count; i++) {
+		snprintf(output, sizeof output, "\"+f\"(d[%d])", i);
+		at = strstr(at, output);
+		ck_assert_msg(at != NULL, "%s is missing or out of order", output);
+	}
+	ck_assert_int_eq(count_of(code, "\"+f\""), count);
+}
+
+static struct text wrappers(int row)
+{
+	char yaml[128];
+	struct text out = {0};
+	snprintf(yaml, sizeof yaml, "{head_dim: {qk: 64, v: %d}, dtype: %s}", shapes[row].v, shapes[row].dtype);
+	const struct spec s = parse(yaml);
+	const struct candidate tile = {.tile_m = 128, .tile_n = shapes[row].n};
+	wgmma_print(&out, &s, &tile);
+	return out;
+}
+
+/* S: accumulators of n columns, two descriptors, a predicate that says whether to add, no transposition. */
+START_TEST(both_operands_in_shared_memory)
+{
+	struct text out = wrappers(_i);
+	char *code = function_of(&out, "wgmma_ss"), *ptx = literals_join(strchr(code, '"')), line[160];
+	const int d = shapes[_i].n / 2;
+	snprintf(line, sizeof line, "wgmma_ss(float (&d)[%d], unsigned long long a, unsigned long long b)", d);
+	ck_assert_ptr_nonnull(strstr(code, line));
+	snprintf(line, sizeof line, "setp.ne.b32 p, %%%d, 0;", d + 2);
+	ck_assert_ptr_nonnull(strstr(ptx, line));
+	snprintf(line, sizeof line, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s ", shapes[_i].n, shapes[_i].type,
+	         shapes[_i].type);
+	const char *at = strstr(ptx, line);
+	ck_assert_msg(at != NULL, "%.200s", ptx);
+	at = list_check(at + strlen(line), 0, d - 1);
+	snprintf(line, sizeof line, ", %%%d, %%%d, p, 1, 1, 0, 0;  }", d, d + 1); /* both K-major */
+	ck_assert_msg(strcmp(at, line) == 0, "\"%s\"", at);
+	outputs_check(code, d);
+	ck_assert_ptr_nonnull(strstr(code, ": \"l\"(a), \"l\"(b), \"n\"((int)ACCUMULATE));"));
+	free(ptx);
+	free(code);
+	text_free(&out);
+}
+END_TEST
+
+/* O: accumulators of head_dim v columns, four registers of P, a descriptor, always added; V is MN-major. */
+START_TEST(first_operand_in_registers)
+{
+	struct text out = wrappers(_i);
+	char *code = function_of(&out, "wgmma_rs"), *ptx = literals_join(strchr(code, '"')), line[160];
+	const int d = shapes[_i].v / 2;
+	snprintf(line, sizeof line,
+	         "wgmma_rs(float (&d)[%d], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned long long b)", d);
+	ck_assert_ptr_nonnull(strstr(code, line));
+	snprintf(line, sizeof line, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s ", shapes[_i].v, shapes[_i].type,
+	         shapes[_i].type);
+	const char *at = strstr(ptx, line);
+	ck_assert_msg(at == ptx, "%.200s", ptx);
+	at = list_check(at + strlen(line), 0, d - 1);
+	ck_assert_msg(strncmp(at, ", ", 2) == 0, "%.20s", at);
+	at = list_check(at + 2, d, d + 3);
+	snprintf(line, sizeof line, ", %%%d, 1, 1, 1, 1;", d + 4); /* accumulate, signs, the second operand transposed */
+	ck_assert_msg(strcmp(at, line) == 0, "\"%s\"", at);
+	outputs_check(code, d);
+	ck_assert_ptr_nonnull(strstr(code, ": \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"l\"(b));"));
+	free(ptx);
+	free(code);
+	text_free(&out);
+}
+END_TEST
+
+/* ---- whole sources ---- */
+
+static struct program program;
+static struct plan plan;
+
+static struct text source_of(const char *yaml, const char *gpu, enum pass pass, int align)
+{
+	const struct spec s = parse(yaml);
+	struct text out = {0};
+	struct diag diag = {0};
+	const struct device *device = device_find(gpu);
+	struct problem problem = s.assume;
+	problem.align = align;
+	ck_assert_msg(!program_lower(&program, &s, &diag) &&
+	                      !plan_make(&plan, &s, &program, target_find(device->target), device, &problem, pass, &diag) &&
+	                      !source_emit(&out, &s, &program, &plan, NULL, &diag),
+	              "%s", text_str(&diag.text));
+	diag_free(&diag);
+	return out;
+}
+
+#define BOTH "passes: [forward, backward]}"
+static const struct {
+	const char *yaml, *gpu;
+	enum pass pass;
+	int align;
+	bool native;
+	int queue;
+} sources[] = {
+	{"{head_dim: 128, " BOTH, "H200", PASS_FORWARD, 16, true, 0},
+	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1},
+	{"{head_dim: 64, layout: packed, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1},
+	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 2, false, 0},
+	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_BACKWARD, 16, false, 0},
+	{"{head_dim: 128, mask: causal, " BOTH, "A100", PASS_FORWARD, 16, false, 0},
+	{"{head_dim: 128, mask: causal, " BOTH, "B200", PASS_FORWARD, 16, false, 0},
+};
+
+/* What only Hopper's own kernels need stands in their source alone: the others' kernels, and their names in the store, are
+ * what they would be without it. */
+START_TEST(only_native_sources_have_it)
+{
+	struct text out = source_of(sources[_i].yaml, sources[_i].gpu, sources[_i].pass, sources[_i].align);
+	const char *const text = text_str(&out);
+	char line[64];
+	ck_assert_int_eq(strncmp(plan.templ, "sm90/", 5) == 0, sources[_i].native);
+	ck_assert_int_eq(count_of(text, "#line 1 \"templates/sm90/ptx.h\""), sources[_i].native);
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ss("), sources[_i].native);
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_rs("), sources[_i].native);
+	ck_assert_int_eq(count_of(text, "setmaxnreg") > 0, sources[_i].native);
+	snprintf(line, sizeof line, "constexpr int WALK_WARPS = %d;",
+	         sources[_i].native ? 1 : plan.candidate[plan.chosen].warps);
+	ck_assert_int_eq(count_of(text, line), 1);
+	snprintf(line, sizeof line, "constexpr bool QUEUE = %s;", sources[_i].queue ? "true" : "false");
+	ck_assert_int_eq(count_of(text, line), 1);
+	ck_assert_int_eq(count_of(text, "//   piece queue size launch tile 0 unit 1 zeroed 1\n"), sources[_i].queue);
+	ck_assert_int_eq(count_of(text, "//   map "), sources[_i].native ? 3 : 0);
+	text_free(&out);
+}
+END_TEST
+
+/* Products before the wrappers of other instructions, which come before the skeleton, under the contract's names. */
+START_TEST(native_parts)
+{
+	static const char *const order[] = {"#line 1 \"program\"",
+	                                    "DEVICE void wgmma_ss(",
+	                                    "DEVICE void wgmma_rs(",
+	                                    "#line 1 \"templates/ptx.h\"",
+	                                    "#line 1 \"templates/walk.h\"",
+	                                    "#line 1 \"templates/sm90/ptx.h\"",
+	                                    "#line 1 \"templates/sm90/fwd.cu\"",
+	                                    "fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)"};
+	struct text out = source_of("{head_dim: 128, mask: causal}", "H200", PASS_FORWARD, 16);
+	const char *at = text_str(&out);
+	for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
+		at = strstr(at, order[i]);
+		ck_assert_msg(at != NULL, "%s is missing or out of order", order[i]);
+	}
+	text_free(&out);
+}
+END_TEST
+
+Suite *suite(void)
+{
+	Suite *s = suite_create("emit_sm90");
+	TCase *t = tcase_create("emit_sm90");
+	tcase_set_timeout(t, 60);
+	tcase_add_loop_test(t, both_operands_in_shared_memory, 0, sizeof shapes / sizeof *shapes);
+	tcase_add_loop_test(t, first_operand_in_registers, 0, sizeof shapes / sizeof *shapes);
+	tcase_add_loop_test(t, only_native_sources_have_it, 0, sizeof sources / sizeof *sources);
+	tcase_add_test(t, native_parts);
+	suite_add_tcase(s, t);
+	return s;
+}
