@@ -90,6 +90,8 @@ double visible_cells(struct classifier *, const struct problem *); /* of all hea
 
 /* ---- plan_cost.c ---- */
 
+/* For `shape`: overlap, visit_clocks and item_clocks as the portable kernels have them. */
+void candidate_clocks(struct candidate *);
 /* Fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
 void candidate_cost(struct candidate *, const struct template_model *, const struct spec *, const struct program *,
                     const struct visits *, const struct plan *, const struct recipe *);
