@@ -100,7 +100,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int notes = 2 * c->stages, note = visit_bytes(program, c, 1) == 16 ? 32 : 20;
 	const int barriers = 8 * (2 + 5 * c->stages + notes);
 	smem_term_add(c, "barriers, walk",
-	              (barriers + notes * note + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	              (barriers + notes * note + 12 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */

@@ -23,7 +23,7 @@ constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
 constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
 // Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many.
 constexpr bool LONG_WALK = SCAN || RUNS > 1;
-constexpr int LOAD_REGISTERS = LONG_WALK ? 56 : 24, COMPUTE_REGISTERS = LONG_WALK ? 224 : 240;
+constexpr int LOAD_REGISTERS = LONG_WALK ? 48 : 32, COMPUTE_REGISTERS = LONG_WALK ? 232 : 240;
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
@@ -32,6 +32,9 @@ static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 // index: of the query tile in the workspaces. turn: buffers of the inputs of this query head.
 struct Note : Visit { int head, turn, index; };
+
+// What a CTA owns.
+struct Keys { int b, h, k0; }; // k0 below 0: nothing
 
 struct alignas(16) Smem {
 	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
@@ -47,6 +50,7 @@ struct alignas(16) Smem {
 	unsigned long long inputs_full[STAGES];
 	unsigned long long note_full[NOTES]; // for the warps that stage inputs
 	Note note[NOTES];
+	Keys own;        // here and not in registers, which are full
 	WalkShared walk; // over the query tiles
 };
 using Buffers = Staged<2, STAGES, 2, STAGES>;
@@ -57,9 +61,6 @@ enum { BARRIER_DSCORE = 1, BARRIER_GROUP }; // ids of named barriers; of the las
 // The sums of a query tile lie in blocks of 16 columns and 8 rows, in the order [16-column block][8-row block]; inside a block as the lanes
 // hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
 constexpr int SUM_BLOCK = 128;
-
-// What a CTA owns.
-struct Keys { int b, h, k0; }; // k0 below 0: nothing
 
 // Heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which most rows
 // see under a lower-triangular mask, go first.
@@ -265,6 +266,24 @@ DEVICE void probabilities(float (&s)[TILE_M / 2], unsigned (&prob)[TILE_M / 4], 
 	}
 }
 
+// Hides cells of a partial tile, where the score is S itself.
+DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs &in, int b, int h, const Lane &lane)
+{
+	const int k_lane = in.k0 + lane.key, row_2t = lane.row;
+	const ColState col[2] = {col_state(&p, &in, b, h, k_lane, 0), col_state(&p, &in, b, h, k_lane, 8)};
+#pragma unroll
+	for (int j = 0; j < BLOCKS_M; j++)
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			const RowState row = row_state(&p, &in, b, h, in.q0 + 8 * j + row_2t + e, k_lane);
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				float &x = s[4 * j + 2 * r + e];
+				x = mask_keep(row, col[r], &in) ? x : -infinity();
+			}
+		}
+}
+
 // dS, packed, and P if it is not yet.
 DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
                         const float (&dp)[TILE_M / 2], const Lane &lane, const float (&delta)[TILE_M])
@@ -322,8 +341,6 @@ template <int PANELS, int ROWS> DEVICE void rows_clear(unsigned short (&tile)[PA
 
 // What a warpgroup has of its keys.
 struct Attended {
-	const Keys own;
-	const int sq; // length of the entry, where it has its own
 	const Lane lane;
 	unsigned visit;
 };
@@ -337,7 +354,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	const unsigned parity = at.visit / STAGES & 1;
 	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
-		const int rows = at.sq - note.tile * TILE_M;
+		const int rows = walk_sq(smem.walk, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
 			mbarrier_wait(smem.dout_full[stage], parity);
 			rows_clear(smem.query[stage], rows);
@@ -355,11 +372,15 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	if constexpr (INPUTS)
 		mbarrier_wait(smem.inputs_full[stage], parity);
 	const Inputs in = {staged.head(note.turn), staged.rows(stage), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
-	                   at.own.k0,              note.bits};
-	if (note.tile_class == TILE_FULL)
-		probabilities<false>(s, prob, p, in, at.own.b, note.head, at.lane, smem.rows[stage].lse2);
+	                   smem.own.k0,              note.bits};
+	const bool partial = note.tile_class != TILE_FULL;
+	if constexpr (SCORE_IDENTITY)
+		if (partial)
+			scores_hide(s, p, in, smem.own.b, note.head, at.lane);
+	if (SCORE_IDENTITY || !partial)
+		probabilities<false>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows[stage].lse2);
 	else
-		probabilities<true>(s, prob, p, in, at.own.b, note.head, at.lane, smem.rows[stage].lse2);
+		probabilities<true>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows[stage].lse2);
 	wgmma_wait_group<0>(); // dP
 	registers_pin(dp);
 	dscore_make(ds, prob, s, dp, at.lane, smem.rows[stage].delta);
@@ -392,11 +413,11 @@ DEVICE bool visit_wait(Smem &smem, unsigned visit)
 	return smem.note[visit % NOTES].tile >= 0;
 }
 
-DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own)
+DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int thread = mov_tid_x() - GROUP_THREADS; // 0 .. 255
 	const Lane lane = {warp_uniform(thread / GROUP_THREADS), thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
-	Attended at = {own, LAYOUT == LAYOUT_DENSE ? 0 : sequence_q(&p, own.b), lane, 0};
+	Attended at = {lane, 0};
 	float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
@@ -408,7 +429,7 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, c
 		mbarrier_wait(smem.key_full, 0);
 		mbarrier_wait(smem.value_full, 0);
 		if constexpr (LAYOUT != LAYOUT_DENSE) {
-			const int rows = sequence_k(&p, own.b) - own.k0;
+			const int rows = walk_sk(smem.walk, p) - smem.own.k0;
 			if (rows < TILE_N) {
 				rows_clear(smem.key, rows);
 				rows_clear(smem.value, rows);
@@ -422,6 +443,7 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, c
 		} while (visit_wait(smem, at.visit));
 	}
 
+	const Keys own = smem.own;
 	const int first = first_k(&p, own.b), k = own.k0 + lane.key;
 	unsigned short *const dkey_row = head_address(p.dkey, own.b, own.h, first), *const dvalue_row = head_address(p.dvalue, own.b, own.h, first);
 #pragma unroll
@@ -443,6 +465,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	if (own.k0 < 0)
 		return;
 	if (threadIdx.x == 0) {
+		smem.own = own;
 		mbarrier_init(smem.key_full, 1);
 		mbarrier_init(smem.value_full, 1);
 		for (int i = 0; i < STAGES; i++) {
@@ -466,7 +489,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			inputs_load(smem, staged, p, own);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
-		keys_attend(smem, staged, p, own);
+		keys_attend(smem, staged, p);
 	}
 }
 
