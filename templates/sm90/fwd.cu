@@ -117,16 +117,6 @@ DEVICE unsigned item_count(const fagen_abi &p)
 		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch;
 }
 
-template <int PANELS, int ROWS>
-DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_map &map, unsigned long long &full, int row, int head,
-                        int batch)
-{
-	mbarrier_arrive_expect_tx(full, sizeof to);
-#pragma unroll
-	for (int i = 0; i < PANELS; i++)
-		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
-}
-
 // The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
@@ -447,18 +437,6 @@ DEVICE void value_clear(Smem &smem, int group, int stage, int rows)
 	barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
 }
 
-// Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
-DEVICE void quad_transpose(unsigned (&w)[4], int t)
-{
-#pragma unroll
-	for (int step = 1; step <= 2; step *= 2)
-#pragma unroll
-		for (int k = 0; k < 2; k++) {
-			unsigned &a = w[step == 1 ? 2 * k : k], &b = w[step == 1 ? 2 * k + 1 : k + 2];
-			const unsigned got = __shfl_xor_sync(~0u, t & step ? a : b, step);
-			(t & step ? a : b) = got;
-		}
-}
 
 // V of the visit at hand, before it is read.
 DEVICE void value_wait(Smem &smem, const Attended &at)
@@ -552,19 +530,7 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 				*lse = LN_2 * lse2;
 			}
 		}
-#pragma unroll
-		for (int j = 0; j < BLOCKS_V; j += 4) {
-			unsigned word[4];
-#pragma unroll
-			for (int k = 0; k < 4; k++) {
-				const int block = j + k < BLOCKS_V ? j + k : BLOCKS_V - 1;
-				word[k] = cvt_rn_x2(acc[4 * block + 2 * r] * inverse, acc[4 * block + 2 * r + 1] * inverse, Element{});
-			}
-			quad_transpose(word, t);
-			if (written && (BLOCKS_V % 4 == 0 || j + t < BLOCKS_V))
-				*reinterpret_cast<uint4 *>(out + q * p.out.stride_seq + 8 * (j + t)) =
-					used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0);
-		}
+		accumulators_store<HEAD_DIM_V>(out + q * p.out.stride_seq, acc, r, inverse, t, used, written);
 	}
 }
 
