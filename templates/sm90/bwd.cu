@@ -21,9 +21,11 @@ constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
 constexpr int NOTES = 2 * STAGES;
 constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
 constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
-// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many.
-constexpr bool LONG_WALK = SCAN || RUNS > 1;
-constexpr int LOAD_REGISTERS = LONG_WALK ? 48 : 32, COMPUTE_REGISTERS = LONG_WALK ? 232 : 240;
+// Registers of a thread that loads and of one that computes: three times the 168 that each has at launch, or who asks for more waits
+// forever. Classifying tiles and staging inputs take many.
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS;
+constexpr int LOAD_REGISTERS = LONG_LOAD ? 56 : 40, COMPUTE_REGISTERS = LONG_LOAD ? 224 : 232;
+static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
