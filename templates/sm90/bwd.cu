@@ -81,7 +81,7 @@ DEVICE Keys keys_taken(const fagen_abi &p)
 	} else {
 		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
 		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
-		const int section = int_max(1, (int)(SECTION_BYTES / head_bytes));
+		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
 		const int before = blockIdx.x / (section * tiles) * section; // heads of the sections before
 		const int here = int_min(section, heads - before);
 		const int rest = blockIdx.x - before * tiles;
