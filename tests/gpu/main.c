@@ -236,6 +236,8 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 		suite_deterministic(s);
 		suite_graph(s);
 		suite_invariance(s);
+		if (!s->warming && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_SYN])))
+			suite_ptx(s);
 		suite_merge(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
