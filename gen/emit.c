@@ -167,8 +167,10 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"inputs.h", true},
 	             {"walk.h", true},
 	             {"sm90/ptx.h", hopper},
+	             {"sm90/tile.h", hopper},
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
 	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
+	             {"delta.cu", has_kernel(plan, "fagen_delta")},
 	             {skeleton, true},
 	             {"sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
 	             {"sm80/input_grad.cu", has_kernel(plan, "fagen_input_grad")},
@@ -183,7 +185,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	text_puts(&source, "#line 1 \"program\"\n");
 	source_program(&source, spec, program);
 	if (hopper)
-		wgmma_print(&source, spec, &plan->candidate[plan->chosen]);
+		wgmma_print(&source, spec, plan);
 	for (size_t i = 0; i < sizeof after / sizeof *after; i++)
 		if (after[i].wanted && template_add(&source, after[i].name, templates_dir, diag))
 			goto out;

@@ -133,9 +133,9 @@ void grads_print(struct text *, struct emit *);     /* where gradients of inputs
 void class_print(struct text *, struct emit *);
 void blocks_print(struct text *, struct emit *);
 
-/* ---- emit_wgmma.c: wgmma_ss for S, wgmma_rs for O ---- */
+/* ---- emit_wgmma.c: the warpgroup products that the plan's template calls ---- */
 
-void wgmma_print(struct text *, const struct spec *, const struct candidate *);
+void wgmma_print(struct text *, const struct spec *, const struct plan *);
 
 /* ---- emit_program.c ---- */
 

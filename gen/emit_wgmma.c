@@ -23,23 +23,30 @@ static void accumulators_print(struct text *out, int count)
 	}
 }
 
-static void wgmma_ss_print(struct text *out, int n, const char *type)
+/* Where a product's first operand lies, or how: the second is in shared memory. */
+enum form {
+	FORM_SS, /* d = a b^T or d += a b^T, both K-major */
+	FORM_MS, /* the same, a MN-major */
+	FORM_RS, /* d += a b, a in registers, b MN-major */
+};
+
+static void shared_print(struct text *out, bool across, int n, const char *type)
 {
 	const int d = n / 2;
 	text_addf(out,
-	          "// d = a b^T, or d += a b^T: a 64x16, b %dx16, both K-major in shared memory.\n"
+	          "// d = a b^T, or d += a b^T: a 64x16, %s-major, b %dx16, K-major, in shared memory.\n"
 	          "template <bool ACCUMULATE>\n"
-	          "DEVICE void wgmma_ss(float (&d)[%d], unsigned long long a, unsigned long long b)\n{\n"
+	          "DEVICE void wgmma_%s(float (&d)[%d], unsigned long long a, unsigned long long b)\n{\n"
 	          "\tasm volatile(\"{\\n\\t.reg .pred p;\\n\\tsetp.ne.b32 p, %%%d, 0;\\n\\t\"\n"
 	          "\t             \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"",
-	          n, d, d + 2, n, type, type);
+	          across ? "MN" : "K", n, across ? "ms" : "ss", d, d + 2, n, type, type);
 	operands_print(out, d);
-	text_addf(out, "\n\t             \"}, %%%d, %%%d, p, 1, 1, 0, 0;\\n\\t}\"", d, d + 1);
+	text_addf(out, "\n\t             \"}, %%%d, %%%d, p, 1, 1, %d, 0;\\n\\t}\"", d, d + 1, across);
 	accumulators_print(out, d);
 	text_puts(out, "\n\t             : \"l\"(a), \"l\"(b), \"n\"((int)ACCUMULATE));\n}\n");
 }
 
-static void wgmma_rs_print(struct text *out, int n, const char *type)
+static void registers_print(struct text *out, int n, const char *type)
 {
 	const int d = n / 2;
 	text_addf(out,
@@ -53,9 +60,40 @@ static void wgmma_rs_print(struct text *out, int n, const char *type)
 	text_puts(out, "\n\t             : \"r\"(a0), \"r\"(a1), \"r\"(a2), \"r\"(a3), \"l\"(b));\n}\n");
 }
 
-void wgmma_print(struct text *out, const struct spec *spec, const struct candidate *tile)
+struct product {
+	enum form form;
+	int n;
+};
+
+static int products_forward(struct product *product, const struct spec *spec, const struct candidate *tile)
+{
+	product[0] = (struct product){FORM_SS, tile->tile_n};
+	product[1] = (struct product){FORM_RS, spec->head_dim_v};
+	return 2;
+}
+
+/* S^T and dP^T; dQ^T, of which a warpgroup has half the columns or half the rows; dV and dK. */
+static int products_backward(struct product *product, const struct spec *spec, const struct candidate *tile)
+{
+	int count = 0;
+	product[count++] = (struct product){FORM_SS, tile->tile_m};
+	product[count++] = (struct product){FORM_MS, spec->head_dim_qk > 64 ? tile->tile_m : tile->tile_m / 2};
+	product[count++] = (struct product){FORM_RS, spec->head_dim_v};
+	if (spec->head_dim_qk != spec->head_dim_v)
+		product[count++] = (struct product){FORM_RS, spec->head_dim_qk};
+	return count;
+}
+
+void wgmma_print(struct text *out, const struct spec *spec, const struct plan *plan)
 {
 	const char *const type = spec->dtype == DTYPE_BF16 ? "bf16" : "f16";
-	wgmma_ss_print(out, tile->tile_n, type);
-	wgmma_rs_print(out, spec->head_dim_v, type);
+	const struct candidate *tile = &plan->candidate[plan->chosen];
+	struct product product[4];
+	const int count = plan->pass == PASS_FORWARD ? products_forward(product, spec, tile)
+	                                             : products_backward(product, spec, tile);
+	for (int i = 0; i < count; i++)
+		if (product[i].form == FORM_RS)
+			registers_print(out, product[i].n, type);
+		else
+			shared_print(out, product[i].form == FORM_MS, product[i].n, type);
 }

@@ -438,6 +438,8 @@ struct candidate {
 	int tile_m, tile_n, warps, stages;
 	int walk_warps;           /* those of them that walk the tiles */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
+	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs */
+	double visit_clocks, item_clocks; /* of an SM, that nothing overlaps: of a visited tile, of one that a CTA owns */
 	int smem_term_count;
 	struct smem_term smem_term[SMEM_TERMS_MAX];
 	int smem_bytes;

@@ -28,7 +28,8 @@ struct template_model {
 	               const struct target *);
 };
 
-extern const struct template_model model_sm90_fwd, model_sm80_fwd, model_sm80_bwd, model_naive_fwd, model_naive_bwd;
+extern const struct template_model model_sm90_fwd, model_sm90_bwd, model_sm80_fwd, model_sm80_bwd, model_naive_fwd,
+	model_naive_bwd;
 extern const struct template_model *const template_table[];
 extern const int template_count;
 
@@ -90,6 +91,8 @@ double visible_cells(struct classifier *, const struct problem *); /* of all hea
 
 /* ---- plan_cost.c ---- */
 
+/* For `shape`: overlap, visit_clocks and item_clocks as the portable kernels have them. */
+void candidate_clocks(struct candidate *);
 /* Fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
 void candidate_cost(struct candidate *, const struct template_model *, const struct spec *, const struct program *,
                     const struct visits *, const struct plan *, const struct recipe *);

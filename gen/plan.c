@@ -62,6 +62,7 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 {
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
 	c->walk_warps = c->warps;
+	candidate_clocks(c);
 	if (!model->legal(c->reason, tile, spec, program)) {
 		if (c->reason[0] == '\0')
 			snprintf(c->reason, sizeof c->reason, "%s cannot be built with this tile", model->templ);

@@ -39,11 +39,28 @@ static const double tile_warp_clocks = 40;
  * slower than the best one timed. Loads that run a tile ahead made no difference. */
 static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together)
 {
-	const double power = 1 + 0.563 * pow(together < 2 ? together : 2, 0.85) * pow(c->warps / 4.0, 0.2);
+	const double portable = 1 + 0.563 * pow(together < 2 ? together : 2, 0.85) * pow(c->warps / 4.0, 0.2);
+	const double power = c->overlap > 0 ? c->overlap : portable;
 	double sum = 0;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		sum += pow(clocks[i], power);
-	return pow(sum, 1 / power) + tile_warp_clocks * c->warps / 4;
+	return pow(sum, 1 / power) + c->visit_clocks;
+}
+
+void candidate_clocks(struct candidate *c)
+{
+	c->overlap = 0;
+	c->visit_clocks = tile_warp_clocks * c->warps / 4;
+	c->item_clocks = cta_clocks;
+}
+
+/* Tiles that are owned: CTAs, but for a persistent kernel, whose CTAs own many. */
+static double items_count(const struct recipe_kernel *main, const struct recipe_shape *shape)
+{
+	struct recipe_kernel one = *main;
+	if (one.grid == GRID_PERSISTENT)
+		one.grid = GRID_QUERY_TILES;
+	return (double)recipe_grid_size(&one, shape);
 }
 
 static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
@@ -176,8 +193,8 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	memcpy(clocks, c->cost_us, sizeof clocks);
 
 	c->ctas = ctas_count(recipe, main, &shape);
-	const double ctas = (double)c->ctas;
-	c->waves = ctas / ((double)c->ctas_sm * device->sms);
+	const double items = items_count(main, &shape);
+	c->waves = items / ((double)c->ctas_sm * device->sms);
 	c->visited = all_cells > 0 ? visits->cells / all_cells : 0;
 	const double tiles = visits->tiles * heads_q;
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
@@ -215,7 +232,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for
 	 * every wave of CTAs that passes over it. */
 	const double resident = (double)c->ctas_sm * device->sms;
-	const double ctas_inner = ctas > 0 ? ctas / (inner_heads > 0 ? inner_heads : 1) : 1;
+	const double ctas_inner = items > 0 ? items / (inner_heads > 0 ? inner_heads : 1) : 1;
 	const double inner_head_bytes = row.inner * (double)walk.inner_len;
 	double active = ceil_div(resident, ctas_inner > 1 ? ctas_inner : 1);
 	active = active < inner_heads ? active : inner_heads;
@@ -226,9 +243,9 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	c->hbm_bytes = main_bytes + side_bytes + inputs.hbm_bytes;
 
 	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
-	const double per_sm = ctas / device->sms;
+	const double per_sm = items / device->sms;
 	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
-	const double busy_sms = ctas < device->sms ? ctas : device->sms;
+	const double busy_sms = items < device->sms ? items : device->sms;
 	const struct cell_cost test = residual_cost(program);
 	const double partial_cells = tiles > 0 ? visits->partial / visits->tiles * tile_cells : 0;
 	clocks[COST_ALU] += partial_cells * (PARTIAL_OPS + test.alu) / device->alu_clk;
@@ -243,7 +260,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
 	const double cta_tiles = visits->most * (outer_heads < heads_q ? group : 1);
 	if (tiles > 0) {
-		const double evenness = tiles / ctas / cta_tiles; /* 1: all CTAs do the same work */
+		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;
 		on_chip *= 1 + (ceil(per_sm) / per_sm - 1) * (evenness < 1 ? evenness : 1);
 		on_chip = on_chip > longest ? on_chip : longest;
@@ -269,7 +286,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	int launches = recipe->kernel_count;
 	for (int i = 0; i < recipe->piece_count; i++)
 		launches += recipe->piece[i].zeroed;
-	c->time_us = main_us + side_us + ceil(per_sm) * cta_clocks / clock + launches * device->launch_us;
+	c->time_us = main_us + side_us + ceil(per_sm) * c->item_clocks / clock + launches * device->launch_us;
 }
 
 /* The naive kernels visit every tile, keep the scores in memory and overlap nothing: three kernels forward, one after

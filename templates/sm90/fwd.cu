@@ -21,10 +21,10 @@ constexpr int NOTES = 2 * STAGES;
 constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
 constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS;
 constexpr int INPUT_THREADS = VISIT_INPUTS || ITEM_INPUTS ? 96 : 0;
-// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many.
-constexpr bool LONG_WALK = SCAN || RUNS > 1;
-constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_WALK ? 56 : 32) : LONG_WALK ? 56 : 40;
-constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_WALK ? 152 : 160) : LONG_WALK ? 224 : 232;
+// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles and staging inputs take many.
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUT_THREADS > 0;
+constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
+constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
@@ -115,16 +115,6 @@ DEVICE unsigned item_count(const fagen_abi &p)
 		return (p.total_q / TILE_M + p.batch) * p.heads_q;
 	else
 		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch;
-}
-
-template <int PANELS, int ROWS>
-DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_map &map, unsigned long long &full, int row, int head,
-                        int batch)
-{
-	mbarrier_arrive_expect_tx(full, sizeof to);
-#pragma unroll
-	for (int i = 0; i < PANELS; i++)
-		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
 }
 
 // The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
@@ -271,16 +261,25 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
 // ---- computing: a warpgroup and its 64 rows ----
 
 // Of a thread: the accumulators of S hold rows g, g + 8 of its warp's 16 and columns 2t, 2t + 1 of every 8-key block, as
-// s[4 * block + 2 * (row half) + column]; those of O likewise.
-struct Lane {
-	int group, row; // warpgroup; row g, of the tile
-	int col;        // 2t
+// s[4 * block + 2 * (row half) + column]; those of O likewise. What is derived from the thread index is computed anew where it is used,
+// and the item is read from shared memory: registers are full.
+DEVICE int lane_row() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // row g of the tile
+DEVICE int lane_col() { return mov_tid_x() % 4 * 2; }                                             // 2t
+DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; }                            // of its warpgroup
+
+// What a warpgroup has of the item that it works on.
+struct Attended {
+	const int group, seat;
+	const int keys; // length of the entry, where it has its own
+	const DropoutKey dropout;
+	Note note;      // of the visit at hand
+	unsigned visit; // its number
 };
 
 // S = Q K^T of this warpgroup's rows, as one group of products.
-DEVICE void scores_issue(float (&s)[TILE_N / 2], const Smem &smem, const Lane &lane, int stage)
+DEVICE void scores_issue(float (&s)[TILE_N / 2], const Smem &smem, int group, int stage)
 {
-	const unsigned long long query = wgmma_desc(smem.query[0][64 * lane.group], 0), key = wgmma_desc(smem.key[stage], 0);
+	const unsigned long long query = wgmma_desc(smem.query[0][64 * group], 0), key = wgmma_desc(smem.key[stage], 0);
 	registers_pin(s);
 	wgmma_fence();
 #pragma unroll
@@ -312,9 +311,10 @@ DEVICE void values_issue(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N /
 
 // change(cell, row state, column state) for every accumulator of S.
 template <class Change>
-DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &in, const Item &item, int row, int col, Change change)
+DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &in, const Item &item, Change change)
 {
-	const RowState low = row_state(&p, &in, item.b, item.h, row, col), high = row_state(&p, &in, item.b, item.h, row + 8, col);
+	const int q = item.q0 + lane_row(), col = in.k0 + lane_col();
+	const RowState low = row_state(&p, &in, item.b, item.h, q, col), high = row_state(&p, &in, item.b, item.h, q + 8, col);
 #pragma unroll
 	for (int j = 0; j < BLOCKS_N; j++)
 #pragma unroll
@@ -325,26 +325,28 @@ DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &
 		}
 }
 
-// Score and mask of one visit.
-DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &staged, const fagen_abi &p, const Item &item, int seat,
-                          const Lane &lane, const Note &note, unsigned visit)
+// Score and mask of the visit that has this number.
+DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &staged, const fagen_abi &p, const Attended &at, unsigned visit)
 {
-	const int k0 = note.tile * TILE_N;
 	if constexpr (VISIT_INPUTS)
 		mbarrier_wait(smem.inputs_full[visit % STAGES], visit / STAGES & 1);
-	const Inputs in = {staged.head(seat),         staged.rows(seat), staged.cols(visit % STAGES), staged.cells(visit % STAGES), item.q0, k0,
-	                   note.bits};
+	const Item &item = smem.item[at.seat];
+	const Inputs in = {staged.head(at.seat),           staged.rows(at.seat),    staged.cols(visit % STAGES),
+	                   staged.cells(visit % STAGES), item.q0, at.note.tile * TILE_N, at.note.bits};
 	if constexpr (!SCORE_IDENTITY)
-		each_cell(s, p, in, item, item.q0 + lane.row, k0 + lane.col,
+		each_cell(s, p, in, item,
 		          [&](float &x, const RowState &row, const ColState &col) { x = score(x, row, col, &in); });
-	if (note.tile_class != TILE_FULL)
-		each_cell(s, p, in, item, item.q0 + lane.row, k0 + lane.col, [&](float &x, const RowState &row, const ColState &col) {
+	if (at.note.tile_class != TILE_FULL)
+		each_cell(s, p, in, item, [&](float &x, const RowState &row, const ColState &col) {
 			x = mask_keep(row, col, &in) ? x : minus_infinity();
 		});
 }
 
 // What is kept of the softmax of rows g, g + 8: the reference that P is taken against, and this thread's part of the sum of P.
 struct Rows { float max[2], sum[2]; };
+
+// Of a row that saw no key yet there is no maximum; it is taken against 0.
+DEVICE float rows_reference(const Rows &rows, int r) { return rows.max[r] == minus_infinity() ? 0 : rows.max[r]; }
 
 // P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
 // older sums shrink by; returns whether one rose. Neither: they stay.
@@ -370,7 +372,7 @@ template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], 
 				rise |= up;
 			}
 		}
-		reference[r] = rows.max[r] == minus_infinity() ? 0 : rows.max[r];
+		reference[r] = rows_reference(rows, r);
 		shift[r] = reference[r] * LOGIT_SCALE;
 		large |= fabsf(shift[r]) > LARGE_LOGIT;
 	}
@@ -398,18 +400,19 @@ template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], 
 	return rise;
 }
 
-// P as an operand: packed pairs, dropped ones cleared.
-DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], const DropoutKey &dropout, int row, int col)
+// P of the visit at hand as an operand: packed pairs, dropped ones cleared.
+DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], const Smem &smem, const Attended &at)
 {
 #pragma unroll
 	for (int i = 0; i < TILE_N / 4; i++)
 		prob[i] = cvt_rn_x2(s[2 * i], s[2 * i + 1], Element{});
 	if constexpr (KEEP_256 < 256) {
 		constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
+		const int row = smem.item[at.seat].q0 + lane_row(), col = at.note.tile * TILE_N + lane_col();
 		const int first = TILE_N < 64 ? col / 8 % 8 : 0;
 #pragma unroll
 		for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
-			const unsigned word = dropout_bits(dropout, row, col + 8 * w);
+			const unsigned word = dropout_bits(at.dropout, row, col + 8 * w);
 #pragma unroll
 			for (int j = 0; j < BLOCKS_WORD; j++) {
 				// The decision of row half r and column parity e becomes the sign of byte 2r + e.
@@ -423,7 +426,7 @@ DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2]
 
 // Rows of V past an entry's length belong to somebody else or to nobody, and P = 0 does not hide what is infinite there. Every
 // warpgroup clears them for itself; others may be reading the zeros that it writes once more.
-DEVICE void value_clear(Smem &smem, const Lane &lane, int stage, int rows)
+DEVICE void value_clear(Smem &smem, int group, int stage, int rows)
 {
 	const int thread = mov_tid_x() % GROUP_THREADS;
 	for (int i = rows * 8 + thread; i < TILE_N * 8; i += GROUP_THREADS)
@@ -431,31 +434,9 @@ DEVICE void value_clear(Smem &smem, const Lane &lane, int stage, int rows)
 		for (int panel = 0; panel < PANELS_V; panel++)
 			st_shared_16(cvta_shared(smem.value[stage][panel]) + i * 16, make_uint4(0, 0, 0, 0));
 	fence_proxy_async();
-	barrier_sync(BARRIER_GROUP + lane.group, GROUP_THREADS); // writers of zeros before the products that read them
+	barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
 }
 
-// Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
-DEVICE void quad_transpose(unsigned (&w)[4], int t)
-{
-#pragma unroll
-	for (int step = 1; step <= 2; step *= 2)
-#pragma unroll
-		for (int k = 0; k < 2; k++) {
-			unsigned &a = w[step == 1 ? 2 * k : k], &b = w[step == 1 ? 2 * k + 1 : k + 2];
-			const unsigned got = __shfl_xor_sync(~0u, t & step ? a : b, step);
-			(t & step ? a : b) = got;
-		}
-}
-
-// What a warpgroup has of the item that it works on.
-struct Attended {
-	const Item item;
-	const int seat, keys; // keys: length of the entry, where it has its own
-	const DropoutKey dropout;
-	const Lane lane;
-	Note note;      // of the visit at hand
-	unsigned visit; // its number
-};
 
 // V of the visit at hand, before it is read.
 DEVICE void value_wait(Smem &smem, const Attended &at)
@@ -464,7 +445,7 @@ DEVICE void value_wait(Smem &smem, const Attended &at)
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = at.keys - at.note.tile * TILE_N;
 		if (rows < TILE_N)
-			value_clear(smem, at.lane, at.visit % STAGES, rows);
+			value_clear(smem, at.group, at.visit % STAGES, rows);
 	}
 }
 
@@ -473,31 +454,33 @@ template <bool RUNNING>
 DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], Rows &rows, Attended &at, Smem &smem,
                           const Buffers &staged, const fagen_abi &p)
 {
-	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
 #pragma unroll 1
 	while (!at.note.last) {
 		float s[TILE_N / 2], factor[2];
 		const unsigned next = at.visit + 1;
 		mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
 		if constexpr (TAKE_TURNS)
-			barrier_sync(BARRIER_TURN + at.lane.group, 2 * GROUP_THREADS); // after the products of the group before
-		scores_issue(s, smem, at.lane, next % STAGES);
+			barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
+		scores_issue(s, smem, at.group, next % STAGES);
 		value_wait(smem, at);
 		values_issue(acc, prob, smem, at.visit % STAGES);
 		if constexpr (TAKE_TURNS)
-			barrier_arrive(BARRIER_TURN + (at.lane.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
+			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
 		at.note = smem.note[next % NOTES];
 		wgmma_wait_group<1>(); // S
 		registers_pin(s);
-		if (first_thread)
+		if (first_thread())
 			mbarrier_arrive(smem.key_empty[next % STAGES]);
-		scores_change(s, smem, staged, p, at.item, at.seat, at.lane, at.note, next);
+		scores_change(s, smem, staged, p, at, next);
 		const bool rise = softmax<false, RUNNING>(s, rows, factor);
+		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
+		if (!TAKE_TURNS)
+			known_here(rows.sum[0] + rows.sum[1]);
 		wgmma_wait_group<0>(); // O
 		registers_pin(acc);
-		if (first_thread)
+		if (first_thread())
 			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
-		prob_pack(prob, s, at.dropout, at.item.q0 + at.lane.row, at.note.tile * TILE_N + at.lane.col);
+		prob_pack(prob, s, smem, at);
 		if (RUNNING && __any_sync(~0u, rise)) {
 #pragma unroll
 			for (int j = 0; j < BLOCKS_V; j++)
@@ -510,14 +493,14 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 }
 
 // O and LSE of this warpgroup's rows, straight from registers: a quad writes 64 bytes of a row at a time.
-DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p,
-                       const Attended &at)
+DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, const Smem &smem,
+                       int seat)
 {
-	const Item &item = at.item;
-	const int t = at.lane.col / 2;
+	const Item &item = smem.item[seat];
+	const int t = lane_col() / 2;
 	float sink2 = 0; // base 2
 	if constexpr (SINK) {
-		const Inputs in = {staged.head(at.seat), staged.rows(at.seat), staged.cols(0), staged.cells(0), item.q0, 0, 0};
+		const Inputs in = {staged.head(seat), staged.rows(seat), staged.cols(0), staged.cells(0), item.q0, 0, 0};
 		sink2 = sink_logit(&in) * LOG2_E;
 	}
 	auto *const out = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first_q(&p, item.b)) +
@@ -526,7 +509,7 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 	for (int r = 0; r < 2; r++) {
 		const float sum = rows.sum[r];
 		// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
-		float lse2 = sum == 0 ? minus_infinity() : rows.max[r] * LOGIT_SCALE + lg2(sum);
+		float lse2 = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
 		float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum;
 		if constexpr (SINK) {
 			const float keys2 = lse2, high = fmaxf(keys2, sink2);
@@ -535,7 +518,7 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 				inverse *= ex2(keys2 - lse2);
 			}
 		}
-		const int q = item.q0 + at.lane.row + 8 * r;
+		const int q = item.q0 + lane_row() + 8 * r;
 		const bool used = LAYOUT == LAYOUT_DENSE || q < sequence_q(&p, item.b); // full tiles do not hide other rows
 		if (!used)
 			lse2 = minus_infinity();
@@ -547,35 +530,23 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 				*lse = LN_2 * lse2;
 			}
 		}
-#pragma unroll
-		for (int j = 0; j < BLOCKS_V; j += 4) {
-			unsigned word[4];
-#pragma unroll
-			for (int k = 0; k < 4; k++) {
-				const int block = j + k < BLOCKS_V ? j + k : BLOCKS_V - 1;
-				word[k] = cvt_rn_x2(acc[4 * block + 2 * r] * inverse, acc[4 * block + 2 * r + 1] * inverse, Element{});
-			}
-			quad_transpose(word, t);
-			if (written && (BLOCKS_V % 4 == 0 || j + t < BLOCKS_V))
-				*reinterpret_cast<uint4 *>(out + q * p.out.stride_seq + 8 * (j + t)) =
-					used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0);
-		}
+		accumulators_store<HEAD_DIM_V>(out + q * p.out.stride_seq, acc, r, inverse, t, used, written);
 	}
 }
 
 // Are these rows what they would be with a running maximum, up to rounding?
-DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Attended &at, const fagen_abi &p)
+DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Item &item, const fagen_abi &p)
 {
 	bool trusted = true;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		float most = 0;
+		float finite = 0; // NaN as soon as something is infinite or NaN
 #pragma unroll
 		for (int j = 0; j < BLOCKS_V; j++)
-			most = fmaxf(most, fmaxf(fabsf(acc[4 * j + 2 * r]), fabsf(acc[4 * j + 2 * r + 1])));
+			finite = acc[4 * j + 2 * r + 1] * 0.0f + (acc[4 * j + 2 * r] * 0.0f + finite);
 		const bool large = fabsf(rows.max[r] * LOGIT_SCALE) > LARGE_LOGIT && rows.max[r] != minus_infinity();
-		const bool good = !large && rows.sum[r] >= sum_least(Element{}) && rows.sum[r] <= SUM_MOST && most < __int_as_float(0x7f800000);
-		trusted &= good || at.item.q0 + at.lane.row + 8 * r >= sequence_q(&p, at.item.b);
+		const bool good = !large && rows.sum[r] >= sum_least(Element{}) && rows.sum[r] <= SUM_MOST && finite == 0;
+		trusted &= good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
 	}
 	return trusted;
 }
@@ -583,7 +554,6 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 // One item that sees something. Returns whether it must be done again.
 DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, Attended &at)
 {
-	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
 	float acc[HEAD_DIM_V / 2]; // O, unnormalised
 	unsigned prob[TILE_N / 4];
 	Rows rows;
@@ -591,23 +561,23 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 		float s[TILE_N / 2], factor[2];
 		mbarrier_wait(smem.key_full[at.visit % STAGES], at.visit / STAGES & 1);
 		at.note = smem.note[at.visit % NOTES];
-		scores_issue(s, smem, at.lane, at.visit % STAGES);
+		scores_issue(s, smem, at.group, at.visit % STAGES);
 		wgmma_wait_group<0>();
 		registers_pin(s);
-		if (first_thread)
+		if (first_thread())
 			mbarrier_arrive(smem.key_empty[at.visit % STAGES]);
-		scores_change(s, smem, staged, p, at.item, at.seat, at.lane, at.note, at.visit);
+		scores_change(s, smem, staged, p, at, at.visit);
 		softmax<true, false>(s, rows, factor);
-		prob_pack(prob, s, at.dropout, at.item.q0 + at.lane.row, at.note.tile * TILE_N + at.lane.col);
+		prob_pack(prob, s, smem, at);
 	}
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)
 		acc[i] = 0;
-	if (at.item.kind == ITEM_SPECULATIVE)
+	if (smem.item[at.seat].kind == ITEM_SPECULATIVE)
 		visits_attend<false>(acc, prob, rows, at, smem, staged, p);
 	else
 		visits_attend<true>(acc, prob, rows, at, smem, staged, p);
-	if (first_thread)
+	if (first_thread())
 		mbarrier_arrive(smem.query_empty);
 	value_wait(smem, at);
 	values_issue(acc, prob, smem, at.visit % STAGES);
@@ -616,55 +586,53 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 		rows.sum[r] = quad_sum(rows.sum[r]);
 	wgmma_wait_group<0>();
 	registers_pin(acc);
-	if (first_thread)
+	if (first_thread())
 		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
 	at.visit++;
-	const bool again = at.item.kind == ITEM_SPECULATIVE &&
-	                   barrier_red_or(BARRIER_GROUP + at.lane.group, GROUP_THREADS, !rows_trusted(acc, rows, at, p));
+	const bool again = smem.item[at.seat].kind == ITEM_SPECULATIVE &&
+	                   barrier_red_or(BARRIER_GROUP + at.group, GROUP_THREADS, !rows_trusted(acc, rows, smem.item[at.seat], p));
 	if (!again)
-		rows_store(acc, rows, staged, p, at);
+		rows_store(acc, rows, staged, p, smem, at.seat);
 	return again;
 }
 
 DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
-	const int thread = mov_tid_x() - GROUP_THREADS; // 0 .. 128 * WARPGROUPS - 1
-	const bool first_thread = thread % GROUP_THREADS == 0;
-	const Lane lane = {warp_uniform(thread / GROUP_THREADS), thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
-	if (TAKE_TURNS && lane.group == WARPGROUPS - 1)
+	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
+	if (TAKE_TURNS && group == WARPGROUPS - 1)
 		barrier_arrive(BARRIER_TURN, 2 * GROUP_THREADS); // group 0 begins
 	unsigned visit = 0;
 #pragma unroll 1
 	for (unsigned i = 0;; i++) {
 		const int seat = i % 2;
 		mbarrier_wait(smem.query_full, i & 1);
-		const Item item = smem.item[seat];
-		if (item.kind == ITEM_END)
+		const int kind = smem.item[seat].kind, b = smem.item[seat].b;
+		if (kind == ITEM_END)
 			break;
 		DropoutKey dropout = {};
 		if constexpr (KEEP_256 < 256) {
 			const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
 			const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-			dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
+			dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + smem.item[seat].h), (unsigned)offset};
 		}
-		Attended at = {item, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, item.b), dropout, lane, {}, visit};
 		bool again = false;
-		if (item.kind == ITEM_EMPTY) {
-			if (first_thread)
+		if (kind == ITEM_EMPTY) {
+			if (first_thread())
 				mbarrier_arrive(smem.query_empty);
 			const float acc[HEAD_DIM_V / 2] = {};
-			rows_store(acc, {{0, 0}, {0, 0}}, staged, p, at);
+			rows_store(acc, {{0, 0}, {0, 0}}, staged, p, smem, seat);
 		} else {
+			Attended at = {group, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, b), dropout, {}, visit};
 			again = item_attend(smem, staged, p, at);
+			visit = at.visit;
 		}
-		visit = at.visit;
-		if (first_thread) {
+		if (first_thread()) {
 			if (again)
 				smem.failed[seat] = 1;
 			mbarrier_arrive(smem.item_done[seat]);
 		}
 	}
-	if (TAKE_TURNS && lane.group == 0)
+	if (TAKE_TURNS && group == 0)
 		barrier_sync(BARRIER_TURN, 2 * GROUP_THREADS); // the arrival that group 0 has not used
 }
 

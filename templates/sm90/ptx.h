@@ -59,8 +59,23 @@ DEVICE void cp_async_bulk_tensor_4d(unsigned dst, const fagen_abi_map &map, unsi
 	             "l"(&map), "r"(cvta_shared(&barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
 	             : "memory");
 }
+// `bytes` from global to shared, all multiples of 16; `barrier` receives them.
+DEVICE void cp_async_bulk(unsigned dst, const void *src, unsigned bytes, unsigned long long &barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
+	             "r"(bytes), "r"(cvta_shared(&barrier))
+	             : "memory");
+}
 // Orders this thread's writes to shared memory before reads of the async proxy (wgmma, bulk copies) that follow a barrier.
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Four 8x8 matrices of 16-bit elements, each written transposed: a lane holds two neighbours of a column of what lies in memory;
+// lanes 8i..8i+7 give the row addresses of matrix i.
+DEVICE void stmatrix_x4_trans(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(a), "r"(b), "r"(c), "r"(d)
+	             : "memory");
+}
 
 // ---- warpgroups ----
 
@@ -92,6 +107,14 @@ template <int N> DEVICE void registers_pin(unsigned (&r)[N])
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		asm volatile("" : "+r"(r[i])::"memory");
+}
+
+// A point of the program before which x, which is never below 0, and all that it is made of must have been computed. ptxas moves waits for
+// wgmma up past arithmetic that does not depend on them, and then nothing overlaps the products.
+DEVICE void known_here(float x)
+{
+	if (x < 0)
+		asm volatile("nanosleep.u32 1;" ::: "memory");
 }
 
 // ---- operands in shared memory: panels of 64 columns, 128 bytes a row, 128-byte swizzle, as tensor maps write them ----

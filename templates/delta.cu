@@ -1,0 +1,88 @@
+// Before every backward skeleton: what they all keep of query rows in the workspace, and the kernel that writes it. The sums of dQ,
+// which it clears, have a layout that only the skeleton knows.
+
+struct Statistics {
+	float lse2[TILE_M], delta[TILE_M];
+}; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
+
+DEVICE float infinity() { return __int_as_float(0x7f800000); }
+
+// Which rows of the workspaces belong to a query tile. fagen_delta has as many CTAs, so it fits.
+DEVICE int tile_index(const fagen_abi &p, int b, int h, int tile)
+{
+	return tile_number(p.cu_seqlens_q, p.seqlen_q, p.heads_q, b, h, tile, TILE_M);
+}
+DEVICE Statistics *tile_statistics(const fagen_abi &p, int index)
+{
+	return reinterpret_cast<Statistics *>(p.delta) + index;
+}
+constexpr int SUM_TILE = TILE_M * ((HEAD_DIM_QK + 15) / 16 * 16);
+DEVICE float *tile_sums(const fagen_abi &p, int index)
+{
+	return reinterpret_cast<float *>(p.dquery_accum) + (long long)index * SUM_TILE;
+}
+
+// Position 0 of a head; `first` is the entry's first row, of queries or of keys.
+DEVICE unsigned short *head_address(const fagen_abi_tensor &t, int b, int h, int first)
+{
+	return reinterpret_cast<unsigned short *>(t.data) + entry_offset(t, b, first) + h * t.stride_head;
+}
+DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int first, int q)
+{
+	return reinterpret_cast<const float *>(t.data) + entry_offset(t, b, first) + h * t.stride_head +
+	       q * t.stride_seq;
+}
+
+// TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.
+extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_constant__ fagen_abi p)
+{
+	const Owned own = rows_owned<TILE_M>(p);
+	const int tile = own.tile, h = own.h, b = own.b;
+	if (tile < 0)
+		return;
+	const int index = tile_index(p, b, h, tile), sq = sequence_q(&p, b), first = first_q(&p, b);
+	const unsigned short *out = head_address(p.out, b, h, first), *dout = head_address(p.dout, b, h, first);
+
+	float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
+	for (int i = threadIdx.x; !DETERMINISTIC && i < SUM_TILE / 4; i += THREADS)
+		sums[i] = make_float4(0, 0, 0, 0);
+
+	for (int row = threadIdx.x / 8; row < TILE_M; row += THREADS / 8) {
+		const int q = tile * TILE_M + row;
+		float sum = 0;
+		if (q < sq)
+			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
+				const unsigned short *o = out + q * p.out.stride_seq + d,
+						     *g = dout + q * p.dout.stride_seq + d;
+				union {
+					uint4 all;
+					unsigned short each[8];
+				} x, y;
+				if constexpr (LOAD_BYTES == 16) {
+					x.all = *reinterpret_cast<const uint4 *>(o);
+					y.all = *reinterpret_cast<const uint4 *>(g);
+				} else {
+#pragma unroll
+					for (int e = 0; e < 8; e++)
+						x.each[e] = o[e], y.each[e] = g[e];
+				}
+#pragma unroll
+				for (int e = 0; e < 8; e++)
+					sum += cvt_f32(x.each[e], Element{}) * cvt_f32(y.each[e], Element{});
+			}
+		for (int i = 4; i > 0; i /= 2)
+			sum += __shfl_xor_sync(~0u, sum, i);
+		if (threadIdx.x % 8 == 0) {
+			float lse2 = infinity(), delta = 0; // of rows past the end too: P = 2^-inf = 0, and dS = 0
+			if (q < sq) {
+				const float lse = *row_address(p.lse, b, h, first, q);
+				if (lse != -infinity()) {
+					lse2 = lse * 1.44269504088896341f;
+					delta = sum - (p.dlse.data ? *row_address(p.dlse, b, h, first, q) : 0);
+				}
+			}
+			tile_statistics(p, index)->lse2[row] = lse2;
+			tile_statistics(p, index)->delta[row] = delta;
+		}
+	}
+}

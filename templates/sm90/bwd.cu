@@ -1,0 +1,521 @@
+// Backward for sm_90a (FlashAttention-3, Shah et al. 2024): a CTA owns a tile of 128 keys of one key/value head, and the query
+// tiles that see them stream past, one query head of the group after the other. Warpgroup 0 loads: its first warp walks and issues
+// bulk copies, the others stage inputs. The other two own 64 keys each, whose dK and dV stay in their registers. Products of a visit:
+//   S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q, dQ^T += K^T dS^T,   dS = P (dP - delta).
+// Transposed, P and dS are operands from the registers that they were made in. dQ alone needs dS of both warpgroups: it passes through
+// shared memory, and each of them computes half of dQ. dQ is summed over the key tiles in float32 global memory, in the order of the
+// accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
+//
+// Visits are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note n % NOTES. Inputs of
+// the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
+
+constexpr int WARPGROUPS = 2; // that compute
+constexpr int GROUP_THREADS = 128;
+constexpr int BLOCKS_M = TILE_M / 8;              // 8-row blocks of a query tile
+constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // k16 steps of a row, zero past the head dimension
+constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;
+constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64; // 64-column panels of a shared row
+constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
+// Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
+constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
+constexpr int NOTES = 2 * STAGES;
+constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
+constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
+// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many.
+constexpr bool LONG_WALK = SCAN || RUNS > 1;
+constexpr int LOAD_REGISTERS = LONG_WALK ? 48 : 32, COMPUTE_REGISTERS = LONG_WALK ? 232 : 240;
+static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
+static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
+static_assert(STAGES == 2, "inputs of a head have two buffers");
+static_assert(PANELS_QK <= 2 && PANELS_V <= 2 && KEEP_256 == 256 && !DETERMINISTIC, "gen/model_sm90_bwd.c refuses them");
+static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
+
+// index: of the query tile in the workspaces. turn: buffers of the inputs of this query head.
+struct Note : Visit { int head, turn, index; };
+
+// What a CTA owns.
+struct Keys { int b, h, k0; }; // k0 below 0: nothing
+
+struct alignas(16) Smem {
+	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
+	unsigned short value[PANELS_V][TILE_N][64];
+	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
+	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
+	unsigned short dscore[2][WARPGROUPS][TILE_M][64]; // of visits in turns: rows, a panel of keys from each warpgroup
+	Statistics rows[STAGES];
+	// full: data are there, loaders before readers. empty: readers before loaders.
+	unsigned long long key_full, value_full;
+	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them the inputs
+	unsigned long long dout_full[STAGES], dout_empty[STAGES];
+	unsigned long long inputs_full[STAGES];
+	unsigned long long note_full[NOTES]; // for the warps that stage inputs
+	Note note[NOTES];
+	Keys own;        // here and not in registers, which are full
+	WalkShared walk; // over the query tiles
+};
+using Buffers = Staged<2, STAGES, 2, STAGES>;
+static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_bwd.c disagree");
+
+enum { BARRIER_DSCORE = 1, BARRIER_GROUP }; // ids of named barriers; of the last one for each warpgroup
+
+// The sums of a query tile lie in blocks of 16 columns and 8 rows, in the order [16-column block][8-row block]; inside a block as the lanes
+// hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
+constexpr int SUM_BLOCK = 128;
+
+// Heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which most rows
+// see under a lower-triangular mask, go first.
+constexpr long long SECTION_BYTES = 24ll << 20;
+
+DEVICE Keys keys_taken(const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED) {
+		const Owned own = keys_owned<TILE_N>(p, p.heads_kv);
+		return {own.b, own.h, own.tile * TILE_N};
+	} else {
+		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
+		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
+		const int section = int_max(1, (int)(SECTION_BYTES / head_bytes));
+		const int before = blockIdx.x / (section * tiles) * section; // heads of the sections before
+		const int here = int_min(section, heads - before);
+		const int rest = blockIdx.x - before * tiles;
+		const int head = before + rest % here;
+		return {head / p.heads_kv, head % p.heads_kv, rest / here * TILE_N};
+	}
+}
+
+// ---- loading: warpgroup 0 ----
+
+// The first warp: notes, and the tiles of K, V, Q and dO.
+DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const Keys &own)
+{
+	const bool leader = elect_sync();
+	const int b = own.b, group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
+	const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_q = first_q(&p, b), row_k = first_k(&p, b) + own.k0;
+	const int index = tile_index(p, b, 0, 0), tiles = tile_room(p.cu_seqlens_q, p.seqlen_q, b, TILE_M);
+	if (leader)
+		walk_begin<false>(smem.walk, p, b, own.k0);
+	__syncwarp();
+	unsigned visit = 0;
+	int turn = 1;
+	const auto note_write = [&](int head, int tile, int class_) {
+		Note &note = smem.note[visit % NOTES];
+		visit_note<false>(note, p, b, head, own.k0, tile, class_);
+		if (leader)
+			note.head = head, note.turn = turn, note.index = index + head * tiles + tile;
+		__syncwarp(); // the note's writers before the leader's arrivals
+		if (INPUTS && leader)
+			mbarrier_arrive(smem.note_full[visit % NOTES]);
+	};
+#pragma unroll 1
+	for (int head = own.h * group; head < (own.h + 1) * group; head++) {
+		int next = smem.walk.stream.next, tile = -1, class_ = TILE_EMPTY;
+		bool first = true;
+#pragma unroll 1
+		while (walk_next<false>(smem.walk, p, b, head, own.k0, next, tile, class_)) {
+			turn ^= first;
+			first = false;
+			note_write(head, tile, class_);
+			if (leader) {
+				const int stage = visit % STAGES, row = row_q + tile * TILE_M;
+				const unsigned parity = (visit / STAGES & 1) ^ 1;
+				const auto query_load = [&] {
+					mbarrier_wait(smem.query_empty[stage], parity);
+					panels_load(smem.query[stage], maps.query, smem.query_full[stage], row, head, batch,
+					            sizeof(Statistics));
+					cp_async_bulk(cvta_shared(&smem.rows[stage]), tile_statistics(p, index + head * tiles + tile),
+					              sizeof(Statistics), smem.query_full[stage]);
+				};
+				if (visit == 0)
+					panels_load(smem.key, maps.key, smem.key_full, row_k, own.h, batch);
+				if (visit < STAGES) // then in the order in which they are used, later in that in which they become free
+					query_load();
+				if (visit == 0)
+					panels_load(smem.value, maps.value, smem.value_full, row_k, own.h, batch);
+				mbarrier_wait(smem.dout_empty[stage], parity);
+				panels_load(smem.dout[stage], maps.dout, smem.dout_full[stage], row, head, batch);
+				if (visit >= STAGES)
+					query_load();
+			}
+			__syncwarp();
+			visit++;
+		}
+	}
+	note_write(0, -1, TILE_EMPTY);
+	if (leader) {
+		mbarrier_wait(smem.query_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+		mbarrier_arrive(smem.query_full[visit % STAGES]);
+	}
+	__syncwarp();
+}
+
+// The other warps: inputs.
+DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own)
+{
+	const int thread = mov_tid_x() - 32;
+	int turn_before = -1;
+#pragma unroll 1
+	for (unsigned visit = 0;; visit++) {
+		const int stage = visit % STAGES;
+		mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
+		const int tile = smem.note[visit % NOTES].tile, head = smem.note[visit % NOTES].head, turn = smem.note[visit % NOTES].turn;
+		if (tile < 0)
+			return;
+		mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
+		if constexpr (ROW_INPUTS)
+			rows_load(staged.rows(stage), &p, own.b, head, tile * TILE_M, thread, INPUT_THREADS);
+		if constexpr (CELL_INPUTS)
+			cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, INPUT_THREADS);
+		if (turn != turn_before) { // another head: the one before the last has been computed
+			if constexpr (HEAD_INPUTS)
+				head_load(staged.head(turn), &p, own.b, head, thread, INPUT_THREADS);
+			if constexpr (COL_INPUTS)
+				cols_load(staged.cols(turn), &p, own.b, head, own.k0, thread, INPUT_THREADS);
+			turn_before = turn;
+		}
+		cp_async_commit();
+		cp_async_wait<0>();
+		mbarrier_arrive(smem.inputs_full[stage]);
+	}
+}
+
+// ---- computing: a warpgroup and its 64 keys ----
+
+// Of a thread: the accumulators of S^T hold keys g, g + 8 of its warp's 16 and rows 2t, 2t + 1 of every 8-row block, as
+// s[4 * block + 2 * (key half) + row]; those of dP^T likewise, and dK and dV with columns for rows.
+struct Lane {
+	int group, key; // warpgroup; key g, of the tile
+	int row;        // 2t
+};
+
+// S^T or dP^T: 64 keys of `left`, K or V, times the rows of `right`, Q or dO. One group of products.
+template <int STEPS> DEVICE void cells_issue(float (&s)[TILE_M / 2], unsigned long long left, unsigned long long right)
+{
+	registers_pin(s);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < STEPS; i++) {
+		const int a = i / 4 * (TILE_N * 128 / 16) + i % 4 * 2, b = i / 4 * (TILE_M * 128 / 16) + i % 4 * 2;
+		if (i == 0)
+			wgmma_ss<false>(s, left + a, right + b);
+		else
+			wgmma_ss<true>(s, left + a, right + b);
+	}
+	wgmma_commit_group();
+	registers_pin(s);
+}
+
+// dV += P^T dO or dK += dS^T Q.
+template <int N> DEVICE void keys_issue(float (&acc)[N], unsigned (&cells)[TILE_M / 4], unsigned long long rows)
+{
+	registers_pin(cells);
+	registers_pin(acc);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < TILE_M / 16; i++)
+		wgmma_rs(acc, cells[4 * i], cells[4 * i + 1], cells[4 * i + 2], cells[4 * i + 3], rows + i * (2048 / 16));
+	wgmma_commit_group();
+	registers_pin(acc);
+	registers_pin(cells);
+}
+
+// This warpgroup's part of dQ^T = K^T dS^T.
+DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], unsigned long long key, unsigned long long dscore)
+{
+	registers_pin(acc);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < TILE_N / 16; i++) {
+		const int a = i * (2048 / 16), b = i / 4 * (TILE_M * 128 / 16) + i % 4 * 2;
+		if (i == 0)
+			wgmma_ms<false>(acc, key + a, dscore + b);
+		else
+			wgmma_ms<true>(acc, key + a, dscore + b);
+	}
+	wgmma_commit_group();
+	registers_pin(acc);
+}
+
+// In place of S P times the derivative of the score, and P, packed, if that is another. PARTIAL: cells may be hidden.
+template <bool PARTIAL>
+DEVICE void probabilities(float (&s)[TILE_M / 2], unsigned (&prob)[TILE_M / 4], const fagen_abi &p, const Inputs &in, int b, int h,
+                          const Lane &lane, const float (&lse2)[TILE_M])
+{
+	const int k_lane = in.k0 + lane.key;
+	const ColState col[2] = {col_state(&p, &in, b, h, k_lane, 0), col_state(&p, &in, b, h, k_lane, 8)};
+#pragma unroll
+	for (int j = 0; j < BLOCKS_M; j++) {
+		const float2 shift = *reinterpret_cast<const float2 *>(&lse2[8 * j + lane.row]);
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			const RowState row = row_state(&p, &in, b, h, in.q0 + 8 * j + lane.row + e, k_lane);
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				float &x = s[4 * j + 2 * r + e];
+				const Scored scored = score_grad(x, row, col[r], &in);
+				// Rounding of huge logits stays below 1.
+				float probability = ex2(fminf(scored.score * LOGIT_SCALE - (e == 0 ? shift.x : shift.y), 0));
+				float derivative = probability * scored.grad;
+				if (PARTIAL && !mask_keep(row, col[r], &in)) // whose derivative may be anything, NaN too
+					probability = derivative = 0;
+				x = derivative;
+				if constexpr (!SCORE_IDENTITY) // the first row of a pair waits in its place
+					prob[2 * j + r] = e == 0 ? __float_as_uint(probability)
+					                         : cvt_rn_x2(__uint_as_float(prob[2 * j + r]), probability, Element{});
+			}
+		}
+	}
+}
+
+// Hides cells of a partial tile, where the score is S itself.
+DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs &in, int b, int h, const Lane &lane)
+{
+	const int k_lane = in.k0 + lane.key, row_2t = lane.row;
+	const ColState col[2] = {col_state(&p, &in, b, h, k_lane, 0), col_state(&p, &in, b, h, k_lane, 8)};
+#pragma unroll
+	for (int j = 0; j < BLOCKS_M; j++)
+#pragma unroll
+		for (int e = 0; e < 2; e++) {
+			const RowState row = row_state(&p, &in, b, h, in.q0 + 8 * j + row_2t + e, k_lane);
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				float &x = s[4 * j + 2 * r + e];
+				x = mask_keep(row, col[r], &in) ? x : -infinity();
+			}
+		}
+}
+
+// dS, packed, and P if it is not yet.
+DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
+                        const float (&dp)[TILE_M / 2], const Lane &lane, const float (&delta)[TILE_M])
+{
+#pragma unroll
+	for (int j = 0; j < BLOCKS_M; j++) {
+		const float2 shift = *reinterpret_cast<const float2 *>(&delta[8 * j + lane.row]);
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const int i = 4 * j + 2 * r;
+			if constexpr (SCORE_IDENTITY)
+				prob[2 * j + r] = cvt_rn_x2(s[i], s[i + 1], Element{});
+			ds[2 * j + r] = cvt_rn_x2(s[i] * (dp[i] - shift.x), s[i + 1] * (dp[i + 1] - shift.y), Element{});
+		}
+	}
+}
+
+// dS^T becomes dS: a panel of this warpgroup's 64 keys.
+DEVICE void dscore_store(unsigned short (&to)[TILE_M][64], const unsigned (&ds)[TILE_M / 4])
+{
+	const int lane = mov_tid_x() % 32, warp = mov_tid_x() / 32 % 4;
+	const int row = lane % 8 + lane / 16 * 8, chunk = 2 * warp + lane / 8 % 2;
+	const unsigned at = cvta_shared(to) + row * 128 + (chunk ^ row % 8) * 16;
+#pragma unroll
+	for (int i = 0; i < TILE_M / 16; i++)
+		stmatrix_x4_trans(at + i * 2048, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
+}
+
+// Adds this warpgroup's part of dQ^T to the tile's sums.
+DEVICE void dquery_add(float *sums, const float (&acc)[DQUERY_ROWS / 2], const Lane &lane)
+{
+	const int warp = mov_tid_x() / 32 % 4;
+	const int column = PANELS_QK == 2 ? 4 * lane.group + warp : warp; // 16-column block
+	const int block = PANELS_QK == 2 ? 0 : lane.group * (DQUERY_ROWS / 8);
+	if (HEAD_DIM_QK % 64 != 0 && column >= STEPS_QK)
+		return;
+	float *const to = sums + (column * BLOCKS_M + block) * SUM_BLOCK + mov_tid_x() % 32 * 4;
+#pragma unroll
+	for (int j = 0; j < DQUERY_ROWS / 8; j++) {
+		const float four[4] = {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]};
+		red_add_4(to + j * SUM_BLOCK, four, Width<4>{});
+	}
+}
+
+// Rows past an entry's length belong to somebody else or to nobody, and a zero does not hide what is infinite there. Every warpgroup clears
+// them for itself; others may be reading the zeros that it writes once more. A barrier of the group comes before the products.
+template <int PANELS, int ROWS> DEVICE void rows_clear(unsigned short (&tile)[PANELS][ROWS][64], int rows)
+{
+	for (int i = rows * 8 + mov_tid_x() % GROUP_THREADS; i < ROWS * 8; i += GROUP_THREADS)
+#pragma unroll
+		for (int panel = 0; panel < PANELS; panel++)
+			st_shared_16(cvta_shared(tile[panel]) + i * 16, make_uint4(0, 0, 0, 0));
+	fence_proxy_async();
+}
+
+// What a warpgroup has of its keys.
+struct Attended {
+	const Lane lane;
+	unsigned visit;
+};
+
+// One visit: all five products. Nothing is under way when it begins or ends.
+DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], const Attended &at, Smem &smem,
+                         const Buffers &staged, const fagen_abi &p)
+{
+	const Note &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
+	const int stage = at.visit % STAGES, group = at.lane.group;
+	const unsigned parity = at.visit / STAGES & 1;
+	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
+	if constexpr (LAYOUT != LAYOUT_DENSE) {
+		const int rows = walk_sq(smem.walk, p) - note.tile * TILE_M;
+		if (rows < TILE_M) {
+			mbarrier_wait(smem.dout_full[stage], parity);
+			rows_clear(smem.query[stage], rows);
+			rows_clear(smem.dout[stage], rows);
+			barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
+		}
+	}
+	float s[TILE_M / 2], dp[TILE_M / 2];
+	unsigned prob[TILE_M / 4], ds[TILE_M / 4];
+	cells_issue<STEPS_QK>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
+	mbarrier_wait(smem.dout_full[stage], parity);
+	cells_issue<STEPS_V>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
+	wgmma_wait_group<1>(); // S
+	registers_pin(s);
+	if constexpr (INPUTS)
+		mbarrier_wait(smem.inputs_full[stage], parity);
+	const Inputs in = {staged.head(note.turn), staged.rows(stage), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
+	                   smem.own.k0,              note.bits};
+	const bool partial = note.tile_class != TILE_FULL;
+	if constexpr (SCORE_IDENTITY)
+		if (partial)
+			scores_hide(s, p, in, smem.own.b, note.head, at.lane);
+	if (SCORE_IDENTITY || !partial)
+		probabilities<false>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows[stage].lse2);
+	else
+		probabilities<true>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows[stage].lse2);
+	wgmma_wait_group<0>(); // dP
+	registers_pin(dp);
+	dscore_make(ds, prob, s, dp, at.lane, smem.rows[stage].delta);
+	// The readers of this buffer's old dS are past the last visit's barrier.
+	dscore_store(smem.dscore[at.visit % 2][group], ds);
+	keys_issue(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
+	fence_proxy_async();
+	barrier_sync(BARRIER_DSCORE, WARPGROUPS * GROUP_THREADS); // writers of dS before its readers
+	float dquery[DQUERY_ROWS / 2];
+	dquery_issue(dquery, wgmma_desc(smem.key[PANELS_QK == 2 ? group : 0], TILE_N * 128),
+	             wgmma_desc(smem.dscore[at.visit % 2][0][PANELS_QK == 2 ? 0 : DQUERY_ROWS * group], 0));
+	wgmma_wait_group<1>(); // dV
+	registers_pin(dvalue);
+	if (first_thread)
+		mbarrier_arrive(smem.dout_empty[stage]);
+	keys_issue(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
+	wgmma_wait_group<1>(); // dQ
+	registers_pin(dquery);
+	dquery_add(tile_sums(p, note.index), dquery, at.lane);
+	wgmma_wait_group<0>(); // dK
+	registers_pin(dkey);
+	if (first_thread)
+		mbarrier_arrive(smem.query_empty[stage]);
+}
+
+// Waits for a visit's Q; false: there is no such visit.
+DEVICE bool visit_wait(Smem &smem, unsigned visit)
+{
+	mbarrier_wait(smem.query_full[visit % STAGES], visit / STAGES & 1);
+	return smem.note[visit % NOTES].tile >= 0;
+}
+
+DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
+{
+	const int thread = mov_tid_x() - GROUP_THREADS; // 0 .. 255
+	const Lane lane = {warp_uniform(thread / GROUP_THREADS), thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
+	Attended at = {lane, 0};
+	float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
+#pragma unroll
+	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
+		dkey[i] = 0;
+#pragma unroll
+	for (int i = 0; i < HEAD_DIM_V / 2; i++)
+		dvalue[i] = 0;
+	if (visit_wait(smem, 0)) {
+		mbarrier_wait(smem.key_full, 0);
+		mbarrier_wait(smem.value_full, 0);
+		if constexpr (LAYOUT != LAYOUT_DENSE) {
+			const int rows = walk_sk(smem.walk, p) - smem.own.k0;
+			if (rows < TILE_N) {
+				rows_clear(smem.key, rows);
+				rows_clear(smem.value, rows);
+				barrier_sync(BARRIER_GROUP + lane.group, GROUP_THREADS); // writers of zeros before the products that read them
+			}
+		}
+#pragma unroll 1
+		do {
+			visit_attend(dkey, dvalue, at, smem, staged, p);
+			at.visit++;
+		} while (visit_wait(smem, at.visit));
+	}
+
+	const Keys own = smem.own;
+	const int first = first_k(&p, own.b), k = own.k0 + lane.key;
+	unsigned short *const dkey_row = head_address(p.dkey, own.b, own.h, first), *const dvalue_row = head_address(p.dvalue, own.b, own.h, first);
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const int row = k + 8 * r;
+		const bool used = LAYOUT == LAYOUT_DENSE || row < sequence_k(&p, own.b), written = row < slot_k(&p, own.b);
+		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, lane.row / 2, used, written);
+		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, 1, lane.row / 2, used, written);
+	}
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+	fagen_backward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)
+{
+	extern __shared__ __align__(1024) unsigned char smem_bytes[];
+	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
+	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
+	const Keys own = keys_taken(p);
+	if (own.k0 < 0)
+		return;
+	if (threadIdx.x == 0) {
+		smem.own = own;
+		mbarrier_init(smem.key_full, 1);
+		mbarrier_init(smem.value_full, 1);
+		for (int i = 0; i < STAGES; i++) {
+			mbarrier_init(smem.query_full[i], 1);
+			mbarrier_init(smem.query_empty[i], WARPGROUPS);
+			mbarrier_init(smem.dout_full[i], 1);
+			mbarrier_init(smem.dout_empty[i], WARPGROUPS);
+			mbarrier_init(smem.inputs_full[i], INPUTS ? INPUT_THREADS : 1);
+		}
+		for (int i = 0; i < NOTES; i++)
+			mbarrier_init(smem.note_full[i], 1);
+		fence_mbarrier_init();
+	}
+	__syncthreads(); // barriers before their users
+	const int group = warp_uniform(threadIdx.x / GROUP_THREADS), warp = warp_uniform(threadIdx.x / 32);
+	if (group == 0) {
+		setmaxnreg_dec<LOAD_REGISTERS>();
+		if (warp == 0)
+			tiles_load(smem, p, maps, own);
+		else if (INPUTS)
+			inputs_load(smem, staged, p, own);
+	} else {
+		setmaxnreg_inc<COMPUTE_REGISTERS>();
+		keys_attend(smem, staged, p);
+	}
+}
+
+// TILE_M rows of one query head: their sums, scaled and rounded.
+extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_constant__ fagen_abi p)
+{
+	constexpr int CHUNKS = 2 * STEPS_QK;
+	extern __shared__ __align__(128) unsigned char smem_bytes[]; // [TILE_M][CHUNKS], swizzled chunks
+	const unsigned rounded = cvta_shared(smem_bytes);
+	const Owned own = rows_owned<TILE_M>(p);
+	if (own.tile < 0)
+		return;
+	const float *const sums = tile_sums(p, tile_index(p, own.b, own.h, own.tile));
+	const int lane = threadIdx.x % 32;
+	for (int i = threadIdx.x / 32; i < STEPS_QK * BLOCKS_M / 2; i += WARPS) { // two blocks, of 16 rows
+		unsigned word[4];
+#pragma unroll
+		for (int k = 0; k < 2; k++) {
+			const float4 v = *reinterpret_cast<const float4 *>(sums + (2 * i + k) * SUM_BLOCK + 4 * lane);
+			word[2 * k] = cvt_rn_x2(v.x * SOFTMAX_SCALE, v.y * SOFTMAX_SCALE, Element{});
+			word[2 * k + 1] = cvt_rn_x2(v.z * SOFTMAX_SCALE, v.w * SOFTMAX_SCALE, Element{});
+		}
+		const int column = i / (BLOCKS_M / 2), row = i % (BLOCKS_M / 2) * 16 + lane / 16 * 8 + lane % 8;
+		stmatrix_x4_trans(rounded + tile_offset<CHUNKS>(row, 2 * column + lane / 8 % 2), word[0], word[1], word[2], word[3]);
+	}
+	__syncthreads(); // writers of the tile before its readers
+	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS, THREADS>(rounded, head_address(p.dquery, own.b, own.h, first_q(&p, own.b)),
+	                                                 p.dquery.stride_seq, own.tile * TILE_M, slot_q(&p, own.b));
+}
