@@ -106,14 +106,15 @@ static bool bench_launch(struct bench *b, const char *name, int threads, size_t 
 	return !driver_pop(runtime_driver(b->s->rt), &f) && !r;
 }
 
-/* Maps as the library makes them for a launch; rows 0: the tensor has none, and no map. */
-static bool maps_make(struct bench *b, struct fagen_abi_maps *maps, const struct fagen_abi *abi, int64_t rows_q, int64_t rows_k)
+/* Maps of query, key and value as the library makes them for a launch, `count` of them; rows 0: the tensor has none, and no map. */
+static bool maps_make(struct bench *b, struct fagen_abi_maps *maps, const struct fagen_abi *abi, int count, int64_t rows_q,
+                      int64_t rows_k)
 {
 	const struct fagen_kernel kernel = {.runtime = b->s->rt, .spec = b->spec};
 	const struct recipe_shape shape = {
 		.batch = BATCH, .heads_q = HEADS, .heads_kv = HEADS, .seqlen_q = rows_q, .seqlen_k = rows_k, .sms = 1};
 	const struct recipe recipe = {.kernel_count = 1,
-	                              .map_count = 3,
+	                              .map_count = count,
 	                              .map = {{"query", 64}, {"key", b->shape->keys}, {"value", b->shape->keys}}};
 	struct fault f = {.diag = &b->diag};
 	memset(maps, 0, sizeof *maps);
@@ -177,7 +178,7 @@ static bool products_right(struct bench *b, int rows)
 	struct fagen_abi_maps maps;
 	void *params[] = {&maps, &b->buffer[AT_PROB].data, &rows, &b->buffer[AT_SCORES].data, &b->buffer[AT_OUT].data};
 	const size_t panels = (size_t)((dqk + 63) / 64 * (64 + keys) + (dv + 63) / 64 * keys) * 128;
-	ok = ok && maps_make(b, &maps, &abi, 64, keys) && bench_launch(b, "products", 128, panels + 64, params) &&
+	ok = ok && maps_make(b, &maps, &abi, 3, 64, keys) && bench_launch(b, "products", 128, panels + 64, params) &&
 	     buffer_read(b, AT_SCORES, scores) && buffer_read(b, AT_OUT, out);
 	const int *query = x[0] + (HEADS + 1) * 64 * dqk, *key = x[1] + (HEADS + 1) * keys * dqk, *value = x[2] + (HEADS + 1) * keys * dv;
 	for (int i = 0; ok && i < 64; i++)
@@ -201,6 +202,70 @@ static bool products_right(struct bench *b, int rows)
 	free(scores);
 	free(out);
 	return ok;
+}
+
+/* The first operand MN-major: columns of Q over rows of Q. */
+static bool transposed_right(struct bench *b)
+{
+	const int keys = b->shape->keys, dim = b->shape->dim_qk, rows = dim > 64 ? keys : keys / 2;
+	const bool bf16 = b->shape->dtype == DTYPE_BF16;
+	const int64_t count[] = {BATCH * HEADS * 64 * dim, BATCH * HEADS * keys * dim};
+	int *x[2];
+	float *const out = malloc(64 * (size_t)rows * 4);
+	bool ok = out && buffer_make(b, AT_OUT, NULL, 64 * (size_t)rows * 4);
+	for (int i = 0; i < 2; i++) {
+		x[i] = integers(count[i], i);
+		uint16_t *bits = encoded(x[i], count[i], bf16);
+		ok = ok && buffer_make(b, i, bits, (size_t)count[i] * 2);
+		free(bits);
+	}
+	const struct fagen_abi abi = {.query = dense(&b->buffer[AT_QUERY], 64, dim), .key = dense(&b->buffer[AT_KEY], keys, dim)};
+	struct fagen_abi_maps maps;
+	void *params[] = {&maps, &b->buffer[AT_OUT].data};
+	ok = ok && maps_make(b, &maps, &abi, 2, 64, keys) && bench_launch(b, "transposed", 128, (size_t)(64 + keys) * 128 + 64, params) &&
+	     buffer_read(b, AT_OUT, out);
+	const int *query = x[0] + (HEADS + 1) * 64 * dim, *key = x[1] + (HEADS + 1) * keys * dim;
+	for (int c = 0; ok && c < 64; c++)
+		for (int r = 0; ok && r < rows; r++) {
+			int sum = 0;
+			for (int j = 0; j < 64 && j < dim; j++)
+				sum += c < dim ? query[j * dim + c] * key[r * dim + j] : 0;
+			if (out[c * rows + r] != (float)sum)
+				ok = wrong(b, "Q^T K^T", c, r, out[c * rows + r], sum);
+		}
+	free(x[0]);
+	free(x[1]);
+	free(out);
+	return ok;
+}
+
+/* stmatrix, and bulk copies of bytes. */
+static bool bulk_right(struct bench *b, unsigned bytes)
+{
+	unsigned words[128];
+	unsigned char from[4096], copied[4096];
+	uint16_t got[32 * 8];
+	for (int i = 0; i < 128; i++) /* elements number 2i and 2i + 1 of the four matrices, as lanes hold them */
+		words[i] = (unsigned)(2 * i) | (unsigned)(2 * i + 1) << 16;
+	for (int i = 0; i < 4096; i++)
+		from[i] = (unsigned char)(i * 7 % 251);
+	if (!buffer_make(b, AT_PROB, words, sizeof words) || !buffer_make(b, AT_VALUE, from, sizeof from) ||
+	    !buffer_make(b, AT_OUT, NULL, sizeof got) || !buffer_make(b, AT_SCORES, NULL, sizeof copied))
+		return false;
+	void *params[] = {&b->buffer[AT_PROB].data, &b->buffer[AT_VALUE].data, &bytes, &b->buffer[AT_OUT].data,
+	                  &b->buffer[AT_SCORES].data};
+	if (!bench_launch(b, "bulk", 32, 512 + 16 + 4096, params) || !buffer_read(b, AT_OUT, got) ||
+	    !buffer_read(b, AT_SCORES, copied))
+		return false;
+	for (int m = 0; m < 4; m++)
+		for (int r = 0; r < 8; r++)
+			for (int c = 0; c < 8; c++) /* held at row c, column r */
+				if (got[(8 * m + r) * 8 + c] != 64 * m + 8 * c + r)
+					return wrong(b, "matrices", 8 * m + r, c, got[(8 * m + r) * 8 + c], 64 * m + 8 * c + r);
+	for (unsigned i = 0; i < sizeof copied; i++)
+		if (copied[i] != (i < bytes ? from[i] : 0xff))
+			return wrong(b, "bytes", i, 0, copied[i], i < bytes ? from[i] : 0xff);
+	return true;
 }
 
 /* ---- boxes ---------------------------------------------------------------------------------------------------------------- */
@@ -230,7 +295,7 @@ static bool boxes_right(struct bench *b, int layout)
 	const struct fagen_abi abi = {.key = {b->buffer[AT_KEY].data, box_layouts[layout].batch * (long long)dim,
 	                                      box_layouts[layout].head * (long long)dim, box_layouts[layout].row * (long long)dim}};
 	struct fagen_abi_maps maps;
-	ok = ok && maps_make(b, &maps, &abi, 0, BOX_ROWS);
+	ok = ok && maps_make(b, &maps, &abi, 2, 0, BOX_ROWS);
 	for (size_t i = 0; ok && i < sizeof box_places / sizeof *box_places; i++) {
 		int column = box_places[i].column, row = box_places[i].row, head = box_places[i].head, batch = box_places[i].batch;
 		ok = buffer_make(b, AT_OUT, NULL, (size_t)keys * 128);
@@ -266,7 +331,7 @@ static bool ring_right(struct bench *b)
 	const struct fagen_abi abi = {.query = dense(&b->buffer[AT_QUERY], rows, dim)};
 	struct fagen_abi_maps maps;
 	void *params[] = {&maps, &rounds, &boxes, &b->buffer[AT_OUT].data};
-	ok = ok && maps_make(b, &maps, &abi, rows, 0) && bench_launch(b, "ring", 384, 3 * 8192 + 64, params) &&
+	ok = ok && maps_make(b, &maps, &abi, 1, rows, 0) && bench_launch(b, "ring", 384, 3 * 8192 + 64, params) &&
 	     buffer_read(b, AT_OUT, hashes);
 	for (int t = 0; ok && t < 256; t++) {
 		unsigned hash = 0;
@@ -358,6 +423,9 @@ void suite_ptx(struct suite *s)
 		const int keys = ptx_shapes[i].keys;
 		bench_result(&b, products_right(&b, keys), "products", "");
 		bench_result(&b, products_right(&b, keys - 5), "products", "five rows of V cleared");
+		bench_result(&b, transposed_right(&b), "products", "the first operand transposed");
+		bench_result(&b, bulk_right(&b, 16), "bulk copy, stmatrix", "16 bytes");
+		bench_result(&b, bulk_right(&b, 4096 - 48), "bulk copy, stmatrix", "4048 bytes");
 		for (int layout = 0; layout < (int)(sizeof box_layouts / sizeof *box_layouts); layout++)
 			bench_result(&b, boxes_right(&b, layout), "boxes", box_layouts[layout].name);
 		bench_result(&b, ring_right(&b), "ring", "");

@@ -1,5 +1,5 @@
 // What templates/sm90 relies on, in kernels that do little else. tests/gpu/ptx_source.c puts before this text the constants KEYS,
-// DIM_QK, DIM_V, the launch ABI, wgmma_ss and wgmma_rs of that shape, and templates/sm90/ptx.h; tests/gpu/ptx.c computes the same on the host.
+// DIM_QK, DIM_V, the launch ABI, the products of that shape, and templates/sm90/ptx.h; tests/gpu/ptx.c computes the same on the host.
 
 constexpr int PANELS_QK = (DIM_QK + 63) / 64, PANELS_V = (DIM_V + 63) / 64, STEPS_QK = (DIM_QK + 15) / 16;
 
@@ -87,6 +87,84 @@ extern "C" __global__ void __launch_bounds__(128)
 #pragma unroll
 	for (int i = 0; i < DIM_V / 2; i++)
 		out[(row + i / 2 % 2 * 8) * DIM_V + i / 4 * 8 + col + i % 2] = acc[i];
+}
+
+// out [64][ROWS] = the first 64 columns of Q, transposed, times the first ROWS keys: sum over j < 64 of Q[j][c] K[r][j], of head 1 of
+// entry 1.
+constexpr int ROWS = DIM_QK > 64 ? KEYS : KEYS / 2;
+struct Transposed {
+	unsigned short query[64][64], key[KEYS][64];
+	unsigned long long full;
+};
+extern "C" __global__ void __launch_bounds__(128) transposed(const __grid_constant__ fagen_abi_maps maps, float *out)
+{
+	Transposed &smem = *reinterpret_cast<Transposed *>(smem_bytes);
+	const int thread = threadIdx.x, row = thread / 32 * 16 + thread % 32 / 4, col = thread % 4 * 2;
+	if (thread == 0) {
+		mbarrier_init(smem.full, 1);
+		fence_mbarrier_init();
+	}
+	__syncthreads();
+	if (thread == 0) {
+		mbarrier_arrive_expect_tx(smem.full, sizeof smem.query + sizeof smem.key);
+		cp_async_bulk_tensor_4d(cvta_shared(smem.query), maps.query, smem.full, 0, 0, 1, 1);
+		cp_async_bulk_tensor_4d(cvta_shared(smem.key), maps.key, smem.full, 0, 0, 1, 1);
+	}
+	mbarrier_wait(smem.full, 0);
+	float acc[ROWS / 2];
+#pragma unroll
+	for (int i = 0; i < ROWS / 2; i++)
+		acc[i] = __int_as_float(0x7fffffff);
+	const unsigned long long query = wgmma_desc(smem.query, 64 * 128), key = wgmma_desc(smem.key, 0);
+	registers_pin(acc);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < 4; i++) {
+		if (i == 0)
+			wgmma_ms<false>(acc, query, key);
+		else
+			wgmma_ms<true>(acc, query + i * (2048 / 16), key + i * 2);
+	}
+	wgmma_commit_group();
+	registers_pin(acc);
+	wgmma_wait_group<0>();
+	registers_pin(acc);
+	known_here(fabsf(acc[0]));
+#pragma unroll
+	for (int i = 0; i < ROWS / 2; i++)
+		out[(row + i / 2 % 2 * 8) * ROWS + i / 4 * 8 + col + i % 2] = acc[i];
+}
+
+// Matrices of 8x8 elements, matrix i in rows 8i .. 8i+7, transposed on the way to shared memory; and a bulk copy of so many bytes.
+struct Bulk {
+	unsigned short matrix[32][8];
+	unsigned long long full, pad;
+	unsigned char copied[4096];
+};
+extern "C" __global__ void __launch_bounds__(32)
+	bulk(const unsigned *words, const unsigned char *from, unsigned bytes, unsigned short *matrices, unsigned char *copied)
+{
+	Bulk &smem = *reinterpret_cast<Bulk *>(smem_bytes);
+	const int lane = threadIdx.x;
+	for (int i = lane; i < 4096; i += 32)
+		smem.copied[i] = 0xff;
+	fence_proxy_async();
+	if (lane == 0) {
+		mbarrier_init(smem.full, 1);
+		fence_mbarrier_init();
+	}
+	__syncwarp();
+	if (lane == 0) {
+		mbarrier_arrive_expect_tx(smem.full, bytes);
+		cp_async_bulk(cvta_shared(smem.copied), from, bytes, smem.full);
+	}
+	stmatrix_x4_trans(cvta_shared(smem.matrix[lane]), words[lane], words[32 + lane], words[64 + lane], words[96 + lane]);
+	__syncwarp();
+	mbarrier_wait(smem.full, 0);
+	for (int i = lane; i < 32 * 8; i += 32)
+		matrices[i] = smem.matrix[i / 8][i % 8];
+	for (int i = lane; i < 4096; i += 32)
+		copied[i] = smem.copied[i];
 }
 
 // One box of the keys as it lies in shared memory, over NaN.

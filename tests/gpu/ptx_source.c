@@ -30,9 +30,12 @@ static int file_add(struct text *out, const char *path, struct diag *diag)
 int ptx_source(struct text *out, const struct ptx_shape *shape, struct diag *diag)
 {
 	struct spec *spec = calloc(1, sizeof *spec);
-	const struct candidate tile = {.tile_n = shape->keys};
-	if (!spec)
+	struct plan *plan = calloc(1, sizeof *plan);
+	if (!spec || !plan)
 		abort();
+	plan->pass = PASS_BACKWARD; /* which has every form of product */
+	plan->candidate[0].tile_m = shape->keys;
+	spec->head_dim_qk = shape->dim_qk;
 	spec->dtype = shape->dtype;
 	spec->head_dim_v = shape->dim_v;
 	text_addf(out,
@@ -40,13 +43,14 @@ int ptx_source(struct text *out, const struct ptx_shape *shape, struct diag *dia
 	          "constexpr int KEYS = %d, DIM_QK = %d, DIM_V = %d;\n#line 1 \"templates/abi.h\"\n",
 	          shape->keys, shape->dim_qk, shape->dim_v);
 	int rc = embed_read(out, "abi.h", NULL, diag);
-	wgmma_print(out, spec, &tile);
+	wgmma_print(out, spec, plan);
 	static const char *const parts[] = {"ptx.h", "sm90/ptx.h"};
 	for (int i = 0; i < 2 && !rc; i++) {
 		text_addf(out, "#line 1 \"templates/%s\"\n", parts[i]);
 		rc = embed_read(out, parts[i], NULL, diag);
 	}
 	text_puts(out, "#line 1 \"tests/gpu/ptx.cu\"\n");
+	free(plan);
 	free(spec);
 	return rc ? rc : file_add(out, "tests/gpu/ptx.cu", diag);
 }
