@@ -119,8 +119,11 @@ $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	ln -sf libfagen.so $(B)/libfagen.so.0
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
 
-# t_pairs: the GPU suite's list of cases.
+# t_pairs, t_ptx, t_watch: the GPU suite's lists of cases, its kernels, its watchdog.
+$(B)/tests/t_watch: $(B)/tests/gpu/watch.o
 $(B)/tests/t_pairs: $(addprefix $(B)/tests/gpu/,pairs.o pairs_all.o pairs_native.o)
+$(B)/tests/t_ptx: | $(B)/tests/gpu/ptx_source.o
+$(B)/tests/t_ptx: private LIBS := $(B)/tests/gpu/ptx_source.o $(ARCHIVES) $(LIBS)
 
 # t_store_stress: the system calls of cache/ go through the suite, which makes them fail.
 STORE_CALLS := openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock

@@ -84,46 +84,74 @@ static void outputs_check(const char *code, int count)
 	ck_assert_int_eq(count_of(code, "\"+f\""), count);
 }
 
-static struct text wrappers(int row)
+static struct program program;
+static struct plan plan;
+
+/* Of a forward pass with n keys in a tile, or a backward one with n rows, and head dim qk. */
+static struct text wrappers(int row, enum pass pass, int qk)
 {
 	char yaml[128];
 	struct text out = {0};
-	snprintf(yaml, sizeof yaml, "{head_dim: {qk: 64, v: %d}, dtype: %s}", shapes[row].v, shapes[row].dtype);
+	snprintf(yaml, sizeof yaml, "{head_dim: {qk: %d, v: %d}, dtype: %s}", qk, shapes[row].v, shapes[row].dtype);
 	const struct spec s = parse(yaml);
-	const struct candidate tile = {.tile_m = 128, .tile_n = shapes[row].n};
-	wgmma_print(&out, &s, &tile);
+	plan = (struct plan){.pass = pass, .chosen = 1};
+	plan.candidate[1].tile_m = plan.candidate[1].tile_n = 128;
+	*(pass == PASS_FORWARD ? &plan.candidate[1].tile_n : &plan.candidate[1].tile_m) = shapes[row].n;
+	wgmma_print(&out, &s, &plan);
 	return out;
 }
 
-/* S: accumulators of n columns, two descriptors, a predicate that says whether to add, no transposition. */
-START_TEST(both_operands_in_shared_memory)
+/* Accumulators of n columns, two descriptors, a predicate that says whether to add, and which operands are transposed. */
+static void shared_check(const struct text *out, const char *name, int n, const char *type, const char *transposed)
 {
-	struct text out = wrappers(_i);
-	char *code = function_of(&out, "wgmma_ss"), *ptx = literals_join(strchr(code, '"')), line[160];
-	const int d = shapes[_i].n / 2;
-	snprintf(line, sizeof line, "wgmma_ss(float (&d)[%d], unsigned long long a, unsigned long long b)", d);
+	char *code = function_of(out, name), *ptx = literals_join(strchr(code, '"')), line[160];
+	const int d = n / 2;
+	snprintf(line, sizeof line, "%s(float (&d)[%d], unsigned long long a, unsigned long long b)", name, d);
 	ck_assert_ptr_nonnull(strstr(code, line));
 	snprintf(line, sizeof line, "setp.ne.b32 p, %%%d, 0;", d + 2);
 	ck_assert_ptr_nonnull(strstr(ptx, line));
-	snprintf(line, sizeof line, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s ", shapes[_i].n, shapes[_i].type,
-	         shapes[_i].type);
+	snprintf(line, sizeof line, "wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s ", n, type, type);
 	const char *at = strstr(ptx, line);
 	ck_assert_msg(at != NULL, "%.200s", ptx);
 	at = list_check(at + strlen(line), 0, d - 1);
-	snprintf(line, sizeof line, ", %%%d, %%%d, p, 1, 1, 0, 0;  }", d, d + 1); /* both K-major */
+	snprintf(line, sizeof line, ", %%%d, %%%d, p, 1, 1, %s;  }", d, d + 1, transposed);
 	ck_assert_msg(strcmp(at, line) == 0, "\"%s\"", at);
 	outputs_check(code, d);
 	ck_assert_ptr_nonnull(strstr(code, ": \"l\"(a), \"l\"(b), \"n\"((int)ACCUMULATE));"));
 	free(ptx);
 	free(code);
+}
+
+/* S. */
+START_TEST(both_operands_in_shared_memory)
+{
+	struct text out = wrappers(_i, PASS_FORWARD, 64);
+	shared_check(&out, "wgmma_ss", shapes[_i].n, shapes[_i].type, "0, 0");
+	ck_assert_ptr_null(strstr(text_str(&out), "wgmma_ms"));
 	text_free(&out);
+}
+END_TEST
+
+/* S^T and dP^T; dQ^T, of which a warpgroup has all rows of one panel of columns, or half the rows of the only one. */
+START_TEST(backward_products)
+{
+	for (int qk = 64; qk <= 128; qk += 64) {
+		struct text out = wrappers(_i, PASS_BACKWARD, qk);
+		shared_check(&out, "wgmma_ss", shapes[_i].n, shapes[_i].type, "0, 0");
+		shared_check(&out, "wgmma_ms", qk > 64 ? shapes[_i].n : shapes[_i].n / 2, shapes[_i].type, "1, 0");
+		int rs = 0;
+		for (const char *at = text_str(&out); (at = strstr(at, "DEVICE void wgmma_rs(")); at++)
+			rs++;
+		ck_assert_int_eq(rs, shapes[_i].v == qk ? 1 : 2); /* dV and dK */
+		text_free(&out);
+	}
 }
 END_TEST
 
 /* O: accumulators of head_dim v columns, four registers of P, a descriptor, always added; V is MN-major. */
 START_TEST(first_operand_in_registers)
 {
-	struct text out = wrappers(_i);
+	struct text out = wrappers(_i, PASS_FORWARD, 64);
 	char *code = function_of(&out, "wgmma_rs"), *ptx = literals_join(strchr(code, '"')), line[160];
 	const int d = shapes[_i].v / 2;
 	snprintf(line, sizeof line,
@@ -148,9 +176,6 @@ END_TEST
 
 /* ---- whole sources ---- */
 
-static struct program program;
-static struct plan plan;
-
 static struct text source_of(const char *yaml, const char *gpu, enum pass pass, int align)
 {
 	const struct spec s = parse(yaml);
@@ -173,15 +198,17 @@ static const struct {
 	enum pass pass;
 	int align;
 	bool native;
-	int queue;
+	int queue, maps, rs;
 } sources[] = {
-	{"{head_dim: 128, " BOTH, "H200", PASS_FORWARD, 16, true, 0},
-	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1},
-	{"{head_dim: 64, layout: packed, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1},
-	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 2, false, 0},
-	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_BACKWARD, 16, false, 0},
-	{"{head_dim: 128, mask: causal, " BOTH, "A100", PASS_FORWARD, 16, false, 0},
-	{"{head_dim: 128, mask: causal, " BOTH, "B200", PASS_FORWARD, 16, false, 0},
+	{"{head_dim: 128, " BOTH, "H200", PASS_FORWARD, 16, true, 0, 3, 1},
+	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1, 3, 1},
+	{"{head_dim: 64, layout: packed, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1, 3, 1},
+	{"{head_dim: 128, mask: causal, tile: {backward: {m: 64, n: 128, warps: 12}}, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
+	{"{head_dim: {qk: 128, v: 64}, tile: {backward: {m: 64, n: 128, warps: 12}}, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 2},
+	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 2, false, 0, 0, 0},
+	{"{head_dim: 128, mask: causal, dropout: 0.1, " BOTH, "H200", PASS_BACKWARD, 16, false, 0, 0, 0},
+	{"{head_dim: 128, mask: causal, " BOTH, "A100", PASS_FORWARD, 16, false, 0, 0, 0},
+	{"{head_dim: 128, mask: causal, " BOTH, "B200", PASS_FORWARD, 16, false, 0, 0, 0},
 };
 
 /* What only Hopper's own kernels need stands in their source alone: the others' kernels, and their names in the store, are
@@ -193,8 +220,10 @@ START_TEST(only_native_sources_have_it)
 	char line[64];
 	ck_assert_int_eq(strncmp(plan.templ, "sm90/", 5) == 0, sources[_i].native);
 	ck_assert_int_eq(count_of(text, "#line 1 \"templates/sm90/ptx.h\""), sources[_i].native);
+	ck_assert_int_eq(count_of(text, "#line 1 \"templates/sm90/tile.h\""), sources[_i].native);
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ms("), sources[_i].maps == 4);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ss("), sources[_i].native);
-	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_rs("), sources[_i].native);
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_rs("), sources[_i].rs);
 	ck_assert_int_eq(count_of(text, "setmaxnreg") > 0, sources[_i].native);
 	snprintf(line, sizeof line, "constexpr int WALK_WARPS = %d;",
 	         sources[_i].native ? 1 : plan.candidate[plan.chosen].warps);
@@ -202,7 +231,7 @@ START_TEST(only_native_sources_have_it)
 	snprintf(line, sizeof line, "constexpr bool QUEUE = %s;", sources[_i].queue ? "true" : "false");
 	ck_assert_int_eq(count_of(text, line), 1);
 	ck_assert_int_eq(count_of(text, "//   piece queue size launch tile 0 unit 1 zeroed 1\n"), sources[_i].queue);
-	ck_assert_int_eq(count_of(text, "//   map "), sources[_i].native ? 3 : 0);
+	ck_assert_int_eq(count_of(text, "//   map "), sources[_i].maps);
 	text_free(&out);
 }
 END_TEST
@@ -216,6 +245,7 @@ START_TEST(native_parts)
 	                                    "#line 1 \"templates/ptx.h\"",
 	                                    "#line 1 \"templates/walk.h\"",
 	                                    "#line 1 \"templates/sm90/ptx.h\"",
+	                                    "#line 1 \"templates/sm90/tile.h\"",
 	                                    "#line 1 \"templates/sm90/fwd.cu\"",
 	                                    "fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)"};
 	struct text out = source_of("{head_dim: 128, mask: causal}", "H200", PASS_FORWARD, 16);
@@ -234,6 +264,7 @@ Suite *suite(void)
 	TCase *t = tcase_create("emit_sm90");
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, both_operands_in_shared_memory, 0, sizeof shapes / sizeof *shapes);
+	tcase_add_loop_test(t, backward_products, 0, sizeof shapes / sizeof *shapes);
 	tcase_add_loop_test(t, first_operand_in_registers, 0, sizeof shapes / sizeof *shapes);
 	tcase_add_loop_test(t, only_native_sources_have_it, 0, sizeof sources / sizeof *sources);
 	tcase_add_test(t, native_parts);

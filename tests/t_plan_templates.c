@@ -58,15 +58,41 @@ START_TEST(the_fastest_serves)
 }
 END_TEST
 
+/* Native templates are of one target. */
 START_TEST(one_template_has_no_others)
 {
 	const struct spec spec = spec_plain(64, 64);
 	for (int g = 0; g < GPUS; g++)
 		for (int pass = 0; pass < PASS_COUNT; pass++) {
 			must_make(&plan, &spec, gpus[g], &usual, (enum pass)pass);
-			ck_assert_int_eq(plan.other_count, strcmp(gpus[g], "H200") == 0 && pass == PASS_FORWARD);
-			ck_assert_int_eq(strncmp(plan.templ, "sm90/", 5) == 0, plan.other_count);
+			const bool two = strcmp(gpus[g], "H200") == 0;
+			ck_assert_int_eq(plan.other_count, two);
+			ck_assert(two || strncmp(plan.templ, "sm80/", 5) == 0);
 		}
+}
+END_TEST
+
+/* What only the portable backward does, and what it says of the native one. */
+START_TEST(native_backward_refuses)
+{
+	static const struct {
+		const char *yaml, *reason;
+	} rows[] = {{"{head_dim: 64, dropout: 0.1, passes: [forward, backward]}", "dropout"},
+	            {"{head_dim: 64, deterministic: true, passes: [forward, backward]}", "deterministic"},
+	            {"{head_dim: 192, passes: [forward, backward]}", "want at most 128"}};
+	static struct program program;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct spec spec;
+		struct diag diag = {0};
+		ck_assert_int_eq(spec_parse(&spec, rows[i].yaml, strlen(rows[i].yaml), "t", &diag), 0);
+		ck_assert_int_eq(program_lower(&program, &spec, &diag), 0);
+		ck_assert_int_eq(plan_make(&plan, &spec, &program, target_find("sm_90a"), device_find("H200"), &usual, PASS_BACKWARD, &diag), 0);
+		const struct other_template *o = other_find(&plan, "sm90/bwd");
+		ck_assert_str_eq(plan.templ, "sm80/bwd");
+		ck_assert_ptr_nonnull(o);
+		ck_assert_msg(strstr(o->reason, rows[i].reason) || strstr(o->reason, "none of its own"), "%s: \"%s\"", rows[i].yaml, o->reason);
+		diag_free(&diag);
+	}
 }
 END_TEST
 
@@ -233,6 +259,7 @@ Suite *suite(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, the_fastest_serves);
 	tcase_add_test(t, one_template_has_no_others);
+	tcase_add_test(t, native_backward_refuses);
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);
 	tcase_add_test(t, what_none_can_do);
 	tcase_add_loop_test(t, native_recipe, 0, sizeof queued / sizeof *queued);

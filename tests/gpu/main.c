@@ -234,14 +234,19 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 		suite_language(s);
 		suite_lengths(s);
 		suite_deterministic(s);
+		suite_repeat(s);
 		suite_graph(s);
 		suite_invariance(s);
+		if (!s->warming && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_SYN])))
+			suite_ptx(s);
 		suite_merge(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
 		if (!s->warming && s->shards == 1 &&
 		    (!s->only_class || !strcmp(s->only_class, class_names[CLASS_START])))
 			suite_start(s);
+		if (!s->warming && s->shards == 1 && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_PERF])))
+			suite_speed(s);
 		if (s->shards == 1 && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_BIG])))
 			suite_big(s);
 	}

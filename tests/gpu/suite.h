@@ -30,7 +30,9 @@
 	x(BSP, "BSP", "block layouts, field cases among them") \
 	x(VAR, "VAR", "padded and packed batches, field cases among them") \
 	x(DET, "DET", "deterministic: all kinds of specs twice, a thousand runs, alone and in a batch") \
+	x(SYN, "SYN", "the instructions of the native kernels one by one; field cases: hangs, races") \
 	x(MERGE, "MERGE", "partial results merged, and the derivative") \
+	x(PERF, "PERF", "field cases: performance cliffs, as ratios") \
 	x(START, "start", "warm start: from nothing to the first launch") \
 	x(BIG, "big", "field cases I32: offsets past 32 bits, long lengths, large grids")
 
@@ -76,8 +78,11 @@ void suite_lengths(struct suite *);
 void suite_direct(struct suite *);
 void suite_start(struct suite *); /* keeps time: to be run alone on the machine */
 void suite_deterministic(struct suite *);
+void suite_repeat(struct suite *);
+void suite_speed(struct suite *); /* keeps time too */
 void suite_graph(struct suite *);
 void suite_invariance(struct suite *);
+void suite_ptx(struct suite *);   /* nothing but on a Hopper GPU */
 void suite_merge(struct suite *);
 void suite_big(struct suite *);   /* takes tens of GiB: to be run alone on the machine */
 void suite_small(struct suite *);
