@@ -350,20 +350,34 @@ struct Rows { float max[2], sum[2]; };
 // Of a row that saw no key yet there is no maximum; it is taken against 0.
 DEVICE float rows_reference(const Rows &rows, int r) { return rows.max[r] == minus_infinity() ? 0 : rows.max[r]; }
 
-// P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
-// older sums shrink by; returns whether one rose. Neither: they stay.
-template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2])
+DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
 {
+	float m = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+	for (int j = 1; j < BLOCKS_N; j++)
+		m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
+	return quad_max(m);
+}
+
+// P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
+// older sums shrink by; returns whether one rose. Neither: they stay, but a partial tile gives one to rows that have seen nothing yet, so
+// that P of a row's only key is 1.
+template <bool FIRST, bool RUNNING>
+DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2], bool partial)
+{
+	if (!FIRST && !RUNNING && partial && __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const float m = row_maximum(s, r);
+			rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
+		}
+	}
 	float reference[2], shift[2];
 	bool rise = false, large = false;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		if constexpr (FIRST || RUNNING) {
-			float m = fmaxf(s[2 * r], s[2 * r + 1]);
-#pragma unroll
-			for (int j = 1; j < BLOCKS_N; j++)
-				m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-			m = quad_max(m);
+			const float m = row_maximum(s, r);
 			if constexpr (FIRST) {
 				rows.max[r] = m, rows.sum[r] = 0;
 			} else {
@@ -474,7 +488,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty[next % STAGES]);
 		scores_change(s, smem, staged, p, at, next);
-		const bool rise = softmax<false, RUNNING>(s, rows, factor);
+		const bool rise = softmax<false, RUNNING>(s, rows, factor, at.note.tile_class != TILE_FULL);
 		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
 		if (!TAKE_TURNS)
 			known_here(rows.sum[0] + rows.sum[1]);
@@ -569,7 +583,7 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty[at.visit % STAGES]);
 		scores_change(s, smem, staged, p, at, at.visit);
-		softmax<true, false>(s, rows, factor);
+		softmax<true, false>(s, rows, factor, true);
 		prob_pack(prob, s, smem, at);
 	}
 #pragma unroll
