@@ -16,11 +16,16 @@ static const double overlap = 1.85, item_clocks = 4500;
 static int panels(int head_dim) { return (head_dim + PANEL - 1) / PANEL; }
 static int steps(int columns) { return (columns + 15) / 16; }
 
-/* What a thread keeps: accumulators of S, dP, dK and dV, P or dS packed, values of its m / 4 rows. And how many of these ptxas 13.0 compiles
- * without spills or serialised products, of 140 kernels tried: with a score P is packed while S and dP live; with dropout or long
- * masks there are more values of rows; whoever classifies tiles takes registers from those who compute. */
-static int registers(int m, const struct spec *spec) { return m * 3 / 2 + (spec->head_dim_qk + spec->head_dim_v) / 2; }
-static int registers_most(const struct spec *spec, const struct program *program)
+/* Accumulators of S, dP, dK and dV in a thread; with them P or dS packed and values of its m / 4 rows. And how many of these ptxas 13.0
+ * compiles without spills or serialised products, of 160 kernels tried: with a score P is packed while S and dP live; entries with
+ * lengths of their own, dropout and long masks have more values beside. */
+static int accumulators(int m, const struct spec *spec) { return m + (spec->head_dim_qk + spec->head_dim_v) / 2; }
+static int accumulators_most(const struct spec *spec, const struct program *program)
+{
+	return spec->layout == LAYOUT_DENSE && !program->scan ? 208 : 200;
+}
+static int values(int m, const struct spec *spec) { return accumulators(m, spec) + m / 2; }
+static int values_most(const struct spec *spec, const struct program *program)
 {
 	const bool ragged_dropout = spec->layout != LAYOUT_DENSE && spec->keep_256 < DROPOUT_LEVELS;
 	const bool long_mask = residual_cost(program).alu > 4;
@@ -61,9 +66,14 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "m %d; want a multiple of 16 from 16 to 128", t->m);
 		return false;
 	}
-	if (registers(t->m, spec) > registers_most(spec, program)) {
-		snprintf(reason, REASON_MAX, "m %d takes about %d registers of a thread for tiles; there is room for %d", t->m,
-		         registers(t->m, spec), registers_most(spec, program));
+	if (accumulators(t->m, spec) > accumulators_most(spec, program)) {
+		snprintf(reason, REASON_MAX, "m %d: %d accumulators in a thread; there is room for %d", t->m,
+		         accumulators(t->m, spec), accumulators_most(spec, program));
+		return false;
+	}
+	if (values(t->m, spec) > values_most(spec, program)) {
+		snprintf(reason, REASON_MAX, "m %d: %d accumulators, operands and values of rows in a thread; there is room for %d",
+		         t->m, values(t->m, spec), values_most(spec, program));
 		return false;
 	}
 	return blocks_fit(reason, t, program);
