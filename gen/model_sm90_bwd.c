@@ -3,7 +3,7 @@
 
 #include <stdio.h>
 
-enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, HEAD_DIM_MOST = 128, PANEL = 64 };
+enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128, PANEL = 64 };
 
 /* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
 static const double wgmma_flop_clk = 4096;
@@ -13,13 +13,16 @@ static const double exp_beside = 1.35, alu_beside = 1.9;
 static int panels(int head_dim) { return (head_dim + PANEL - 1) / PANEL; }
 static int steps(int columns) { return (columns + 15) / 16; }
 
-/* Accumulators of S, dP, dK and dV in a thread, and P packed where it is not S rounded; and how many ptxas 13.0 compiles without spills or
- * serialised products. */
-static int accumulators(int m, const struct spec *spec) { return m + (spec->head_dim_qk + spec->head_dim_v) / 2; }
-static int accumulators_most(const struct program *program)
+/* What a thread keeps: accumulators of S, dP, dK and dV, P or dS packed, values of its m / 4 rows. And how many of these ptxas 13.0 compiles
+ * without spills or serialised products, of 140 kernels tried: with a score P is packed while S and dP live; with dropout or long
+ * masks there are more values of rows. */
+static int registers(int m, const struct spec *spec) { return m * 3 / 2 + (spec->head_dim_qk + spec->head_dim_v) / 2; }
+static int registers_most(const struct spec *spec, const struct program *program)
 {
-	const bool long_walk = program->scan || program->run_count > 1;
-	return 208 - (program->score_identity ? 0 : 16) - (long_walk ? 8 : 0);
+	const bool ragged_dropout = spec->layout != LAYOUT_DENSE && spec->keep_256 < DROPOUT_LEVELS;
+	const bool long_mask = residual_cost(program).alu > 4;
+	const int reasons = !program->score_identity + ragged_dropout + long_mask;
+	return reasons == 0 ? 256 : reasons == 1 && !long_mask ? 224 : 216;
 }
 
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -31,10 +34,6 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 	}
 	if (program->grads) {
 		snprintf(reason, REASON_MAX, "gradients of inputs have the kernels of sm80/bwd");
-		return false;
-	}
-	if (spec->keep_256 < DROPOUT_LEVELS) {
-		snprintf(reason, REASON_MAX, "dropout has the kernels of sm80/bwd");
 		return false;
 	}
 	if (spec->head_dim_qk > HEAD_DIM_MOST || spec->head_dim_v > HEAD_DIM_MOST) {
@@ -58,9 +57,9 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "m %d; want a multiple of 16 from 16 to 128", t->m);
 		return false;
 	}
-	if (accumulators(t->m, spec) > accumulators_most(program)) {
-		snprintf(reason, REASON_MAX, "%d accumulators in a thread; there is room for %d", accumulators(t->m, spec),
-		         accumulators_most(program));
+	if (registers(t->m, spec) > registers_most(spec, program)) {
+		snprintf(reason, REASON_MAX, "m %d takes about %d registers of a thread for tiles; there is room for %d", t->m,
+		         registers(t->m, spec), registers_most(spec, program));
 		return false;
 	}
 	return blocks_fit(reason, t, program);
@@ -75,7 +74,9 @@ static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		const struct tile_request t = {.m = rows[i], .n = TILE_KEYS, .warps = WARPS, .stages = BUFFERS};
 		char reason[REASON_MAX];
-		if (count < max && bwd_legal(reason, &t, spec, program))
+		/* One refused tile stands for all: it tells why. */
+		const bool last = i + 1 == sizeof rows / sizeof *rows;
+		if (count < max && (bwd_legal(reason, &t, spec, program) || (last && count == 0)))
 			tile[count++] = t;
 	}
 	return count;
@@ -84,6 +85,7 @@ static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 static void bwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
                       const struct target *target, const struct device *device)
 {
+	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 	const int m = c->tile_m, n = c->tile_n;
 	const int panels_qk = panels(spec->head_dim_qk), panels_v = panels(spec->head_dim_v);
 	const int row_qk = panels_qk * 2 * PANEL, row_v = panels_v * 2 * PANEL; /* bytes of a shared row */
@@ -97,6 +99,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "dO", c->stages * m * row_v);
 	smem_term_add(c, "dS", 2 * 2 * m * n);
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
+	if (dropout)
+		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
 	const int notes = 2 * c->stages, note = visit_bytes(program, c, 1) == 16 ? 32 : 20;
 	const int barriers = 8 * (2 + 5 * c->stages + notes);
 	smem_term_add(c, "barriers, walk",
@@ -115,10 +119,11 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const double dscore = 2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2;
 	const double arriving = (double)m * (row_qk + row_v);
 	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
+	const double dropout_ops = dropout ? 9 : 0; /* two Philox calls and eight LOP3 for 32 cells, two masks, one product */
 	const double softmax_ops = 6.5, reduction_bytes_clk = 19; /* as the SM lets float32 sums go */
 	c->cost_us[COST_MMA] = flop / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
-	c->cost_us[COST_ALU] = cells * softmax_ops * alu_beside / device->alu_clk;
+	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
 	c->cost_us[COST_SMEM] = (operands + dscore + arriving + statistics) / 128 + 4.0 * m * columns_qk / reduction_bytes_clk * 0.25;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 }

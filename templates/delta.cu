@@ -1,4 +1,4 @@
-// Before every backward skeleton: what they all keep of query rows in the workspace, and the kernel that writes it. The sums of dQ,
+// Before every backward skeleton: how they reach tensors, what they keep of query rows in the workspace, and the kernel that writes it. The sums of dQ,
 // which it clears, have a layout that only the skeleton knows.
 
 struct Statistics {
@@ -31,6 +31,14 @@ DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int fir
 {
 	return reinterpret_cast<const float *>(t.data) + entry_offset(t, b, first) + h * t.stride_head +
 	       q * t.stride_seq;
+}
+
+// Read anew for every tile: registers are full, and the words wait in L1 or constant memory.
+DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
+{
+	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
 }
 
 // TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.

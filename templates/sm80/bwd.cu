@@ -92,14 +92,6 @@ static_assert(sizeof(Smem) + Buffers::BYTES == SMEM_BYTES, "shared memory and ge
 constexpr int SUM_BLOCK = 128;
 constexpr int SUM_APART = RED_WIDTH == 1 ? 32 : 1;
 DEVICE int sum_place(int lane) { return RED_WIDTH == 1 ? lane : 4 * lane; }
-// Read anew for every tile: registers are full, and the words wait in L1 or constant memory.
-DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
-{
-	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
-}
-
 // acc += A B over DEPTH steps of 16: a(i, step) and b(step, j) are the lane's ldmatrix addresses.
 template <int DEPTH, bool A_TRANS, bool B_TRANS, int BLOCKS, int COLUMNS, class A, class B, class Has>
 DEVICE void product(float (&acc)[BLOCKS][COLUMNS][4], A a, B b, Has has)

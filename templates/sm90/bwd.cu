@@ -19,15 +19,19 @@ constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
 constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
 constexpr int NOTES = 2 * STAGES;
+constexpr bool DROPOUT = KEEP_256 < 256;
+constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
 constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
-// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many.
-constexpr bool LONG_WALK = SCAN || RUNS > 1;
-constexpr int LOAD_REGISTERS = LONG_WALK ? 48 : 32, COMPUTE_REGISTERS = LONG_WALK ? 232 : 240;
+// Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch, or who asks for more
+// waits forever. Classifying tiles takes many, and so does staging cells.
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || CELL_INPUTS;
+constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
+static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
-static_assert(PANELS_QK <= 2 && PANELS_V <= 2 && KEEP_256 == 256 && !DETERMINISTIC, "gen/model_sm90_bwd.c refuses them");
+static_assert(PANELS_QK <= 2 && PANELS_V <= 2 && !DETERMINISTIC, "gen/model_sm90_bwd.c refuses them");
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 // index: of the query tile in the workspaces. turn: buffers of the inputs of this query head.
@@ -36,13 +40,18 @@ struct Note : Visit { int head, turn, index; };
 // What a CTA owns.
 struct Keys { int b, h, k0; }; // k0 below 0: nothing
 
+// Dropout's words of a warpgroup's 64 keys, of visits in turns: [16-row block][t][(key >> 1) & 3][row of the pair].
+template <bool> struct Words { unsigned kept[2][WARPGROUPS][2 * TILE_M]; };
+template <> struct Words<false> {};
+struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
+
 struct alignas(16) Smem {
 	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
 	unsigned short value[PANELS_V][TILE_N][64];
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
 	unsigned short dscore[2][WARPGROUPS][TILE_M][64]; // of visits in turns: rows, a panel of keys from each warpgroup
-	Statistics rows[STAGES];
+	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full, value_full;
 	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them the inputs
@@ -74,7 +83,7 @@ DEVICE Keys keys_taken(const fagen_abi &p)
 	} else {
 		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
 		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
-		const int section = int_max(1, (int)(SECTION_BYTES / head_bytes));
+		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
 		const int before = blockIdx.x / (section * tiles) * section; // heads of the sections before
 		const int here = int_min(section, heads - before);
 		const int rest = blockIdx.x - before * tiles;
@@ -122,7 +131,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 					mbarrier_wait(smem.query_empty[stage], parity);
 					panels_load(smem.query[stage], maps.query, smem.query_full[stage], row, head, batch,
 					            sizeof(Statistics));
-					cp_async_bulk(cvta_shared(&smem.rows[stage]), tile_statistics(p, index + head * tiles + tile),
+					cp_async_bulk(cvta_shared(&smem.rows.of[stage]), tile_statistics(p, index + head * tiles + tile),
 					              sizeof(Statistics), smem.query_full[stage]);
 				};
 				if (visit == 0)
@@ -284,19 +293,46 @@ DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs
 		}
 }
 
-// dS, packed, and P if it is not yet.
-DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
-                        const float (&dp)[TILE_M / 2], const Lane &lane, const float (&delta)[TILE_M])
+DEVICE unsigned *words_of(Words<true> &words, unsigned visit, int group) { return words.kept[visit % 2][group]; }
+DEVICE unsigned *words_of(Words<false> &, unsigned, int) { return 0; }
+
+// A word decides for 32 cells, of which a thread of S^T has 4: the warpgroup shares them. Each thread makes its part.
+DEVICE void kept_make(unsigned *kept, const fagen_abi &p, int b, int h, int q0, int k)
 {
+	const DropoutKey key = dropout_key(p, b, h);
+	for (int i = mov_tid_x() % GROUP_THREADS; i < 2 * TILE_M; i += GROUP_THREADS)
+		kept[i] = dropout_bits(key, q0 + i / 32 * 16 + i / 8 % 4 * 2 + i % 2, k + i / 2 % 4 * 2);
+}
+
+// dS, packed, and P: if it is not yet, and without what dropout drops.
+DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
+                        const float (&dp)[TILE_M / 2], const Lane &lane, const float (&delta)[TILE_M], const unsigned *words)
+{
+	uint2 kept = {0, 0}; // of a pair of rows, and of those 8 below them
 #pragma unroll
 	for (int j = 0; j < BLOCKS_M; j++) {
 		const float2 shift = *reinterpret_cast<const float2 *>(&delta[8 * j + lane.row]);
+		if constexpr (DROPOUT)
+			if (j % 2 == 0) {
+				const int g = lane.key % 8;
+				kept = *reinterpret_cast<const uint2 *>(words + 16 * j + lane.row * 4 + g / 2 * 2);
+				// The decision of rows in the upper or lower half becomes the sign of byte 0 or 2; that of key g + 8 is the bit below.
+				const int left = lane.key / 8 % 8, right = g % 2 * 8;
+				kept.x = kept.x << left >> right, kept.y = kept.y << left >> right;
+			}
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int i = 4 * j + 2 * r;
+			float x = dp[i], y = dp[i + 1];
 			if constexpr (SCORE_IDENTITY)
 				prob[2 * j + r] = cvt_rn_x2(s[i], s[i + 1], Element{});
-			ds[2 * j + r] = cvt_rn_x2(s[i] * (dp[i] - shift.x), s[i + 1] * (dp[i + 1] - shift.y), Element{});
+			if constexpr (DROPOUT) {
+				const unsigned a = kept.x << r, b = kept.y << r;
+				prob[2 * j + r] &= prmt(a, b, j % 2 == 0 ? 0xCC88 : 0xEEAA);
+				x = __uint_as_float(__float_as_uint(x) & prmt(a, 0, j % 2 == 0 ? 0x8888 : 0xAAAA)) * KEEP_SCALE;
+				y = __uint_as_float(__float_as_uint(y) & prmt(b, 0, j % 2 == 0 ? 0x8888 : 0xAAAA)) * KEEP_SCALE;
+			}
+			ds[2 * j + r] = cvt_rn_x2(s[i] * (x - shift.x), s[i + 1] * (y - shift.y), Element{});
 		}
 	}
 }
@@ -367,6 +403,8 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	cells_issue<STEPS_QK>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
 	mbarrier_wait(smem.dout_full[stage], parity);
 	cells_issue<STEPS_V>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
+	if constexpr (DROPOUT)
+		kept_make(words_of(smem.rows, at.visit, group), p, smem.own.b, note.head, note.tile * TILE_M, smem.own.k0 + 64 * group);
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
@@ -378,12 +416,14 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		if (partial)
 			scores_hide(s, p, in, smem.own.b, note.head, at.lane);
 	if (SCORE_IDENTITY || !partial)
-		probabilities<false>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows[stage].lse2);
+		probabilities<false>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows.of[stage].lse2);
 	else
-		probabilities<true>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows[stage].lse2);
+		probabilities<true>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows.of[stage].lse2);
 	wgmma_wait_group<0>(); // dP
 	registers_pin(dp);
-	dscore_make(ds, prob, s, dp, at.lane, smem.rows[stage].delta);
+	if constexpr (DROPOUT) // writers of the words before their readers; those of the words before last are past the last one
+		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
+	dscore_make(ds, prob, s, dp, at.lane, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
 	// The readers of this buffer's old dS are past the last visit's barrier.
 	dscore_store(smem.dscore[at.visit % 2][group], ds);
 	keys_issue(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
@@ -451,7 +491,7 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		const int row = k + 8 * r;
 		const bool used = LAYOUT == LAYOUT_DENSE || row < sequence_k(&p, own.b), written = row < slot_k(&p, own.b);
 		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, lane.row / 2, used, written);
-		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, 1, lane.row / 2, used, written);
+		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, KEEP_SCALE, lane.row / 2, used, written);
 	}
 }
 

@@ -25,6 +25,8 @@ constexpr int INPUT_THREADS = VISIT_INPUTS || ITEM_INPUTS ? 96 : 0;
 constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUT_THREADS > 0;
 constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
 constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
+// What each thread has at launch, shared out again; who asked for more would wait forever.
+static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1) * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
