@@ -27,9 +27,14 @@ bool suite_mine(struct suite *s)
 {
 	if (s->warming || s->lost || s->item++ % s->shards != s->shard)
 		return false;
+	suite_watch(s);
+	return true;
+}
+
+void suite_watch(struct suite *s)
+{
 	if (s->limit)
 		watch_begin("the test whose result comes next", TEST_CASES * s->limit);
-	return true;
 }
 
 void suite_result(struct suite *s, enum class class, bool ok, const char *name, const char *text)

@@ -406,6 +406,7 @@ static void bench_result(struct bench *b, bool ok, const char *what, const char 
 	diag_free(&b->diag);
 	b->diag = (struct diag){0};
 	b->text[0] = '\0';
+	suite_watch(b->s);
 }
 
 void suite_ptx(struct suite *s)

@@ -67,6 +67,8 @@ struct suite {
 void suite_case(struct suite *, enum class, const char *spec, const char *parts, ...) __attribute__((format(printf, 4, 5)));
 /* For tests of another form: false when another shard has it. */
 bool suite_mine(struct suite *);
+/* The time of the next result begins: suite_mine has seen to the first one. */
+void suite_watch(struct suite *);
 void suite_result(struct suite *, enum class, bool ok, const char *name, const char *text);
 /* NULL, after counting a failure, when it cannot be had. */
 const fagen_spec *suite_spec(struct suite *, enum class, const char *name);
