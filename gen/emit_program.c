@@ -82,11 +82,36 @@ static void print_narrow(struct text *out, const struct bound *n, int sign, int6
 		text_addf(out, constant < 0 ? " - %" PRId64 : " + %" PRId64, constant < 0 ? -constant : constant);
 }
 
+/* "q - sq - (k_lane - sk) + 7", in ints: counted from k_lane, of a bound that has +sk. */
+static void print_near(struct text *out, const struct bound *n, int sign, int64_t more)
+{
+	struct bound rest = *n;
+	rest.sk = 0;
+	rest.constant = 0;
+	print_narrow(out, &rest, sign, 0);
+	text_puts(out, " - (k_lane - sk)");
+	const int64_t constant = sign * n->constant + more;
+	if (constant)
+		text_addf(out, constant < 0 ? " - %" PRId64 : " + %" PRId64, constant < 0 ? -constant : constant);
+}
+
 static void print_wide(struct text *out, const struct bound *n, int sign, int64_t more)
 {
 	const struct summand term[] = {
 		{sign * n->q, "q", false}, {sign * n->sq, "sq", false}, {sign * n->sk, "sk", false}};
 	sum_print(out, term, 3, sign * n->constant + more);
+}
+
+/* Are limits of keys never far from sk, which k_lane hardly passes? Then they may be counted from k_lane in 32 bits at once. */
+static bool run_is_near(const struct run *r)
+{
+	enum { NEAR = 1 << 29 };
+	for (int i = 0; i < r->count; i++) {
+		const struct bound *n = &r->bound[i];
+		if (n->k && (n->sk != -n->k || n->constant < -NEAR || n->constant > NEAR))
+			return false;
+	}
+	return run_is_narrow(r);
 }
 
 /* Keys that a run lets the row see, counted from k_lane: those before key_end, or key_count of them from key_begin on. */
@@ -100,7 +125,12 @@ static void print_run_state(struct text *structure, struct text *code, struct em
 	text_addf(structure, from ? "\tint key_begin%s;\n\tunsigned key_count%s;\n" : "\tint key_end%s;\n", suffix,
 	          suffix);
 	text_puts(code, e->program->run_count > 1 ? "\t{\n" : "");
-	text_addf(code, "\t%s %send = q < sq ? sk : 0;\n", narrow ? "int" : "long long", from ? "begin = 0, " : "");
+	const bool near = run_is_near(r); /* begin and end are counted from k_lane; else from 0 */
+	text_addf(code, "\t%s %send = q < sq ? %s;\n", narrow ? "int" : "long long",
+	          !from  ? ""
+	          : near ? "begin = -k_lane, "
+	                 : "begin = 0, ",
+	          near ? "sk - k_lane : -k_lane" : "sk : 0");
 	for (int i = 0; i < r->count; i++) {
 		const struct bound *n = &r->bound[i];
 		if (n->k && !narrow)
@@ -109,20 +139,27 @@ static void print_run_state(struct text *structure, struct text *code, struct em
 			text_addf(code, n->k > 0 ? "\tbegin = %s_max(begin, " : "\tend = %s_min(end, ", kind);
 		else
 			text_puts(code, "\tif (");
-		(narrow ? print_narrow : print_wide)(code, n, n->k > 0 ? -1 : 1, n->k < 0);
-		text_puts(code, n->k ? ");\n" : " < 0)\n\t\tend = 0;\n");
+		const int sign = n->k > 0 ? -1 : 1;
+		if (n->k && near)
+			print_near(code, n, sign, n->k < 0);
+		else
+			(narrow ? print_narrow : print_wide)(code, n, sign, n->k < 0);
+		text_puts(code, n->k ? ");\n" : near ? " < 0)\n\t\tend = -k_lane;\n" : " < 0)\n\t\tend = 0;\n");
 	}
 	if (!narrow && from)
 		text_puts(code, "\tbegin = clamp_position(begin, sk);\n");
-	text_puts(code, !narrow ? "\tend = clamp_position(end, sk);\n" : r->count ? "\tend = int_max(end, 0);\n" : "");
+	if (!narrow)
+		text_puts(code, "\tend = clamp_position(end, sk);\n");
+	else if (!near)
+		text_puts(code, "\tend = int_max(end, 0);\n");
 	const char *const cast = narrow ? "" : "(int)";
 	if (from)
 		text_addf(code,
-		          "\trow.key_begin%s = %sbegin - k_lane;\n"
+		          "\trow.key_begin%s = %sbegin%s;\n"
 		          "\trow.key_count%s = (unsigned)int_max(%s(end - begin), 0);\n",
-		          suffix, cast, suffix, cast);
+		          suffix, cast, near ? "" : " - k_lane", suffix, cast);
 	else
-		text_addf(code, "\trow.key_end%s = %send - k_lane;\n", suffix, cast);
+		text_addf(code, "\trow.key_end%s = %send%s;\n", suffix, cast, near ? "" : " - k_lane");
 	text_puts(code, e->program->run_count > 1 ? "\t}\n" : "");
 }
 
