@@ -23,8 +23,8 @@ constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
 constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
-// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many, and so does staging cells.
-constexpr bool LONG_LOAD = SCAN || RUNS > 1 || CELL_INPUTS;
+// Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles takes many, and so does staging one element for each cell.
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || (CELL_INPUTS && sizeof(CellInputs) >= TILE_M * TILE_N);
 constexpr int LOAD_REGISTERS = LONG_LOAD ? 48 : 32, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
