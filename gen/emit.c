@@ -173,8 +173,10 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"delta.cu", has_kernel(plan, "fagen_delta")},
 	             {skeleton, true},
 	             {"sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
+	             {"grad_sum.cu", has_kernel(plan, "fagen_input_grad_sum")},
 	             {"sm80/input_grad.cu", has_kernel(plan, "fagen_input_grad")},
-	             {"sm80/input_grad_sum.cu", has_kernel(plan, "fagen_input_grad")}};
+	             {"sm80/input_grad_cols.cu", has_kernel(plan, "fagen_input_grad")},
+	             {"sm90/sink_grad.cu", has_kernel(plan, "fagen_sink_grad")}};
 	struct text source = {0};
 	int rc = -1;
 	provenance_print(&source, spec, program, plan);

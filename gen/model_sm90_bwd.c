@@ -1,4 +1,5 @@
 /* What the planner must know of templates/sm90/bwd.cu. Names and formulas mirror the skeleton's constants. */
+#include "gen/grad.h"
 #include "gen/model.h"
 
 #include <stdio.h>
@@ -31,7 +32,9 @@ static int values_most(const struct spec *spec, const struct program *program)
 	const bool long_mask = residual_cost(program).alu > 4;
 	const bool long_load = program->scan || program->run_count > 1;
 	const int reasons = !program->score_identity + ragged_dropout + long_mask;
-	return reasons == 0 ? (long_load ? 232 : 256) : reasons == 1 && !long_mask ? 224 : 216;
+	if (reasons == 0)
+		return long_load ? 232 : spec->layout == LAYOUT_DENSE ? 256 : 240;
+	return reasons == 1 && !long_mask ? 224 : 216;
 }
 
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -42,8 +45,12 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		return false;
 	}
 	if (program->grads) {
-		snprintf(reason, REASON_MAX, "gradients of inputs have the kernels of sm80/bwd");
-		return false;
+		struct grad_plan grad;
+		grad_plan_make(&grad, program, spec);
+		if (grad.accesses > 0) {
+			snprintf(reason, REASON_MAX, "gradients of inputs but the sink have the kernels of sm80/bwd");
+			return false;
+		}
 	}
 	if (spec->head_dim_qk > HEAD_DIM_MOST || spec->head_dim_v > HEAD_DIM_MOST) {
 		snprintf(reason, REASON_MAX, "head_dim {qk: %d, v: %d}; want at most %d", spec->head_dim_qk, spec->head_dim_v,
@@ -154,6 +161,14 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
 	recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
+	if (program->grads) { /* the sink's */
+		struct grad_plan grad;
+		grad_plan_make(&grad, program, spec);
+		recipe_kernel_add(recipe, "fagen_input_grad_clear", GRID_QUERY_TILES_1, c->tile_m, threads, 0);
+		recipe_kernel_add(recipe, "fagen_sink_grad", GRID_QUERY_TILES, c->tile_m, 32, 0);
+		recipe_kernel_add(recipe, "fagen_input_grad_sum", GRID_QUERY_TILES, c->tile_m, threads, 0);
+		recipe_piece_add(recipe, "grad_partial", SIZE_TILES_Q, c->tile_m, grad.table_floats);
+	}
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
 	recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
 	recipe_map_add(recipe, "query", c->tile_m);

@@ -1,4 +1,4 @@
-// Gradients of inputs, after bwd.cu in the same text; input_grad_sum.cu follows. The gradient of an element is the sum of G
+// Gradients of inputs, after bwd.cu and grad_sum.cu in the same text; input_grad_cols.cu follows. The gradient of an element is the sum of G
 // over the cells whose score reads it, G = dS * d score / d element. Sums are taken in an order that only the shape decides:
 // results are bitwise equal from run to run. There are no atomics; what several CTAs share passes through partial sums in
 // the workspace.
@@ -14,7 +14,6 @@
 
 constexpr bool GRAD_SPREAD = GRAD_CELL_SPREAD || GRAD_DIAG_SPREAD; // G of a tile passes through shared memory
 constexpr int GRAD_STRIDE = TILE_N + 8;                            // floats of a row of it: free of bank conflicts
-constexpr int GRAD_PARTIAL = GRAD_TABLE_FLOATS + TILE_M * GRAD_ROW_FLOATS; // floats of partial sums of a query tile
 constexpr int GRAD_SUMS = GRAD_ACCESSES > 0 ? GRAD_ACCESSES : 1;           // sums of a lane
 
 // Warps that add to tables, each to its own.
@@ -44,39 +43,6 @@ constexpr int GRAD_TABLES_AT = GRAD_CELLS_AT + (GRAD_SPREAD ? 4 * TILE_M * GRAD_
 constexpr int GRAD_ROWS_AT = GRAD_TABLES_AT + 4 * GRAD_TABLES * GRAD_TABLE_FLOATS;
 static_assert((GRAD_ROWS_AT + 4 * TILE_M * GRAD_ROW_FLOATS + 15) / 16 * 16 == GRAD_SMEM_BYTES,
               "shared memory of fagen_input_grad and gen/model_sm80_grad.c disagree");
-
-DEVICE bool grad_wanted(const fagen_abi &p)
-{
-	bool wanted = false;
-#pragma unroll
-	for (int slot = 0; slot < GRADS; slot++)
-		wanted |= grad_elements(slot, &p) != 0;
-	return wanted;
-}
-
-// ---- heads that share elements: numbered b * heads_q + h ----
-
-// 0: not wanted, or an entry without cells: it has no part in elements of positions, and may begin where another does.
-DEVICE float *grad_home(int slot, const fagen_abi &p, int head)
-{
-	const int b = head / p.heads_q;
-	if (LAYOUT != LAYOUT_DENSE && grad_kind(slot) != GRAD_TABLE &&
-	    (sequence_q(&p, b) == 0 || sequence_k(&p, b) == 0))
-		return 0;
-	return grad_address(slot, &p, b, head % p.heads_q, 0, 0, 0);
-}
-// The first sharer of `home` from head `from` on; batch * heads_q if there is none. All lanes of a warp call it.
-DEVICE int grad_sharer(int slot, const fagen_abi &p, const float *home, int from)
-{
-	const int heads = p.batch * p.heads_q;
-	for (; from < heads; from += 32) {
-		const int head = from + threadIdx.x % 32;
-		const unsigned found = __ballot_sync(~0u, head < heads && grad_home(slot, p, head) == home);
-		if (found)
-			return from + __ffs(found) - 1;
-	}
-	return heads;
-}
 
 // ---- the cells of one tile ----
 
@@ -317,11 +283,6 @@ DEVICE GradPass grad_pass(const fagen_abi &p, int pass, int own_head)
 	return to;
 }
 
-DEVICE float *grad_partial(const fagen_abi &p, int head, int tile)
-{
-	return reinterpret_cast<float *>(p.grad_partial) +
-	       (long long)tile_index(p, head / p.heads_q, head % p.heads_q, tile) * GRAD_PARTIAL;
-}
 // Adds what the lanes have in registers to the sums in shared memory, one warp after the other, and writes them.
 DEVICE void grad_finish(const fagen_abi &p, int head, int tile, const HeadInputs *head_inputs, const GradSums &sums,
                         GradLane &lane)

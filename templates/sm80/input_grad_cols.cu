@@ -1,30 +1,8 @@
-// Gradients of inputs, after input_grad.cu in the same text: what comes before the kernel of query tiles, what does the same
-// for key tiles, and what adds up the partial sums.
+// Gradients of inputs, after input_grad.cu in the same text: what does the same for key tiles.
 
 using GradColBuffers = Staged<1, 2, 1, 2>;
 static_assert(GRAD_COLS == 0 || sizeof(GradSmem) + GradColBuffers::BYTES == GRAD_COLS_SMEM_BYTES,
               "shared memory of fagen_input_grad_cols and gen/model_sm80_grad.c disagree");
-constexpr int GRAD_PARTIAL_COLS = TILE_N * GRAD_COLS; // floats of partial sums of a key tile
-
-// Zeros everywhere: elements that no visible cell reads keep them.
-extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_clear(const __grid_constant__ fagen_abi p)
-{
-	for (int slot = 0; slot < GRADS; slot++) {
-		const long long elements = grad_elements(slot, &p);
-		for (long long i = (long long)blockIdx.x * THREADS + threadIdx.x; i < elements;
-		     i += (long long)gridDim.x * THREADS)
-			*grad_element(slot, &p, i) = 0;
-	}
-}
-
-DEVICE float *grad_partial_cols(const fagen_abi &p, int head, int tile)
-{
-	return reinterpret_cast<float *>(p.grad_partial_cols) + (long long)tile_number(p.cu_seqlens_k, p.seqlen_k,
-	                                                                               p.heads_q, head / p.heads_q,
-	                                                                               head % p.heads_q, tile, TILE_N) *
-	                                                                GRAD_PARTIAL_COLS;
-}
-
 // One key tile of one query head: sums over its rows.
 extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(const __grid_constant__ fagen_abi p)
 {
@@ -124,65 +102,5 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 		for (int down = 0; down < ShareS::DOWN; down++)
 			sum += part[down * GRAD_PARTIAL_COLS + i];
 		grad_partial_cols(p, head, own_tile)[i] = sum;
-	}
-}
-
-// Tiles of a head that left partial sums.
-DEVICE int grad_tiles_q(const fagen_abi &p, int head) { return ceil_div(sequence_q(&p, head / p.heads_q), TILE_M); }
-DEVICE int grad_tiles_k(const fagen_abi &p, int head) { return ceil_div(sequence_k(&p, head / p.heads_q), TILE_N); }
-
-// Adds up the partial sums of the heads that share elements: the CTAs of the first of them do it.
-extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const __grid_constant__ fagen_abi p)
-{
-	// Sharers may be longer than the first of them: its CTAs go through all tiles that any may have.
-	const Owned own = rows_owned<TILE_M>(p);
-	const int b = own.b, h = own.h, heads = p.batch * p.heads_q, head = b * p.heads_q + h, tiles = own.tiles;
-	const int own_tile = (int)blockIdx.x - tile_index(p, b, h, 0);
-	if (h >= p.heads_q)
-		return;
-	for (int slot = 0; slot < GRADS; slot++) {
-		const int kind = grad_kind(slot), entries = grad_entries(slot), base = grad_base(slot);
-		if (kind == GRAD_NONE || kind == GRAD_CELL || grad_elements(slot, &p) == 0)
-			continue;
-		const float *const home = grad_home(slot, p, head);
-		if ((LAYOUT != LAYOUT_DENSE && !home) || grad_sharer(slot, p, home, 0) != head)
-			continue;
-		if (kind == GRAD_TABLE) // an entry for a warp, a tile for a lane
-			for (int entry = own_tile * WARPS + threadIdx.x / 32; entry < entries; entry += tiles * WARPS) {
-				float sum = 0;
-				for (int other = head; other < heads; other = grad_sharer(slot, p, home, other + 1))
-					for (int tile = threadIdx.x % 32; tile < grad_tiles_q(p, other); tile += 32)
-						sum += grad_partial(p, other, tile)[base + entry];
-				for (int i = 16; i > 0; i /= 2)
-					sum += __shfl_xor_sync(~0u, sum, i);
-				if (threadIdx.x % 32 == 0)
-					*grad_address(slot, &p, b, h, entry, 0, 0) = sum;
-			}
-		else if (kind == GRAD_ROW)
-			for (int first = 0; first < TILE_M * entries;
-			     first += THREADS) { // all lanes take part in grad_sharer
-				const int i = first + threadIdx.x, q = own_tile * TILE_M + i / entries;
-				const bool inside = i < TILE_M * entries && q < slot_q(&p, b);
-				float sum = 0;
-				for (int other = head; other < heads; other = grad_sharer(slot, p, home, other + 1))
-					if (inside && own_tile < grad_tiles_q(p, other))
-						sum += grad_partial(p, other,
-						                    own_tile)[GRAD_TABLE_FLOATS + TILE_M * base + i];
-				if (inside)
-					*grad_address(slot, &p, b, h, i % entries, q, 0) = sum;
-			}
-		else
-			for (int tile = own_tile; tile < ceil_div(slot_k(&p, b), TILE_N); tile += tiles)
-				for (int first = 0; first < TILE_N; first += THREADS) {
-					const int i = first + threadIdx.x, k = tile * TILE_N + i;
-					const bool inside = i < TILE_N && k < slot_k(&p, b);
-					float sum = 0;
-					for (int other = head; other < heads;
-					     other = grad_sharer(slot, p, home, other + 1))
-						if (inside && tile < grad_tiles_k(p, other))
-							sum += grad_partial_cols(p, other, tile)[TILE_N * base + i];
-					if (inside)
-						*grad_address(slot, &p, b, h, 0, 0, k) = sum;
-				}
 	}
 }
