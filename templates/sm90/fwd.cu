@@ -103,7 +103,8 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 	} else {
 		const int tiles = ceil_div(p.seqlen_q, TILE_M), heads = p.batch * p.heads_q;
 		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
-		const int section = (int)int_max(1, (int)(SECTION_BYTES / head_bytes)) * p.kv_group;
+		const long long fit = SECTION_BYTES / head_bytes * p.kv_group;
+		const int section = fit < p.kv_group ? p.kv_group : fit < heads ? (int)fit : heads;
 		const int before = i / (section * tiles) * section; // heads of the sections before
 		const int here = int_min(section, heads - before);
 		const int rest = i - before * tiles;
