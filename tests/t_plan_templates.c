@@ -79,7 +79,8 @@ START_TEST(native_backward_refuses)
 		const char *yaml, *reason;
 	} rows[] = {{"{head_dim: 64, deterministic: true, passes: [forward, backward]}", "deterministic"},
 	            {"{head_dim: 192, passes: [forward, backward]}", "want at most 128"},
-	            {"{head_dim: 64, sink: true, passes: [forward, backward]}", "gradients of inputs"}};
+	            {"{head_dim: 64, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}, passes: [forward, backward]}",
+	             "gradients of inputs"}};
 	static struct program program;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		struct spec spec;
