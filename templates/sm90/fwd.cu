@@ -63,7 +63,7 @@ constexpr float LARGE_LOGIT = 4096.0f; // likewise
 // Sums against a reference that is not the maximum are trusted in this range. bf16 has float32's exponents: what became zero is below
 // 2^-66 of the sum. fp16 has few: the greatest P must not be small, and one that overflows makes O infinite or NaN.
 DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
-DEVICE constexpr float sum_least(Fp16) { return 1; }
+DEVICE constexpr float sum_least(Fp16) { return 0.5f; }
 constexpr float SUM_MOST = 0x1p120f;
 
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
@@ -373,8 +373,8 @@ DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2], bool
 			rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
 		}
 	}
-	float reference[2], shift[2];
-	bool rise = false, large = false;
+	float shift[2];
+	bool rise = false, large[2];
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		if constexpr (FIRST || RUNNING) {
@@ -389,17 +389,17 @@ DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2], bool
 				rise |= up;
 			}
 		}
-		reference[r] = rows_reference(rows, r);
-		shift[r] = reference[r] * LOGIT_SCALE;
-		large |= fabsf(shift[r]) > LARGE_LOGIT;
+		shift[r] = rows_reference(rows, r) * LOGIT_SCALE;
+		large[r] = fabsf(shift[r]) > LARGE_LOGIT;
 	}
-	if ((FIRST || RUNNING) && __any_sync(~0u, large)) {
+	if ((FIRST || RUNNING) && __any_sync(~0u, large[0] || large[1])) { // of other rows nothing changes
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			shift[r] = 0;
+			const float before = large[r] ? rows_reference(rows, r) : 0;
+			shift[r] = large[r] ? 0 : shift[r];
 #pragma unroll
 			for (int j = 0; j < BLOCKS_N; j++)
-				s[4 * j + 2 * r] -= reference[r], s[4 * j + 2 * r + 1] -= reference[r];
+				s[4 * j + 2 * r] -= before, s[4 * j + 2 * r + 1] -= before;
 		}
 	}
 #pragma unroll
