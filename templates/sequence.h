@@ -25,7 +25,7 @@ DEVICE Owned tile_owned(unsigned long long cu, int batch, int heads, int rows, u
 		const int b = warp_uniform(packed_entry<SIZE>(cu, batch, number / heads));
 		const int tiles = tile_room(cu, rows, b, SIZE), i = number - tile_begin(cu, b, SIZE) * heads;
 		const int h = i / tiles, tile = LAST_FIRST ? tiles - 1 - i % tiles : i % tiles;
-		const bool used = h < heads && tile * SIZE < sequence_slot(cu, rows, b);
+		const bool used = i >= 0 && h < heads && tile * SIZE < sequence_slot(cu, rows, b); // i: entries may begin late
 		return {b, h, used ? tile : -1, tiles};
 	} else {
 		const int tiles = ceil_div(rows, SIZE);

@@ -6,8 +6,8 @@
 // Visits of all items are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note
 // n % NOTES. Items are numbered too: item i has the seat i % 2.
 //
-// The softmax speculates: P is taken against the maxima of the first visited tile, which never rise. That is exact while sums stay in
-// range, which the end of an item checks; one that left it is done again with running maxima. Only the item's own data
+// The softmax of long rows speculates: P is taken against the maxima of the first visited tile, which never rise. That is exact while sums
+// stay in range, which the end of an item checks; one that left it is done again with running maxima. Only the item's own data
 // decide, so bits do not change from run to run.
 
 constexpr int WARPGROUPS = TILE_M / 64; // that compute
@@ -65,6 +65,8 @@ constexpr float LARGE_LOGIT = 4096.0f; // likewise
 DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
 DEVICE constexpr float sum_least(Fp16) { return 0.5f; }
 constexpr float SUM_MOST = 0x1p120f;
+// A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
+constexpr int SHORT_KEYS = 512;
 
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 DEVICE float quad_max(float x)
@@ -120,6 +122,16 @@ DEVICE unsigned item_count(const fagen_abi &p)
 		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch;
 }
 
+// Tiles of a stream, at most: runs may overlap and classes may leave some out.
+DEVICE int visits_most(const Stream &stream)
+{
+	int count = 0;
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
+		count += int_max(stream.run[i].last - stream.run[i].first + 1, 0);
+	return count;
+}
+
 // The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
@@ -160,6 +172,8 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			if (leader)
 				walk_begin<true>(smem.walk, p, b, item.q0);
 			__syncwarp();
+			if (visits_most(smem.walk.stream) * TILE_N <= SHORT_KEYS)
+				item.kind = ITEM_RUNNING;
 			next = smem.walk.stream.next;
 			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, tile, class_);
 			if (!more)
@@ -361,16 +375,20 @@ DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
 }
 
 // P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
-// older sums shrink by; returns whether one rose. Neither: they stay, but a partial tile gives one to rows that have seen nothing yet, so
-// that P of a row's only key is 1.
+// older sums shrink by; returns whether one rose. Neither: they stay, but rows that have seen nothing yet get one: of a partial tile its
+// maximum, so that P of a row's only key is 1, of a full tile 0.
 template <bool FIRST, bool RUNNING>
 DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2], bool partial)
 {
-	if (!FIRST && !RUNNING && partial && __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+	if constexpr (!FIRST && !RUNNING) {
+		if (!partial) {
+			rows.max[0] = rows_reference(rows, 0), rows.max[1] = rows_reference(rows, 1);
+		} else if (__any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
 #pragma unroll
-		for (int r = 0; r < 2; r++) {
-			const float m = row_maximum(s, r);
-			rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
+			for (int r = 0; r < 2; r++) {
+				const float m = row_maximum(s, r);
+				rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
+			}
 		}
 	}
 	float shift[2];
