@@ -57,6 +57,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"SOFTMAX_SCALE", "float", 0, spec->softmax_scale, "multiplies q.k"},
 		{"LOGIT_SCALE", "float", 0, program_logit_scale(spec, program),
 	         "logit in base 2 = LOGIT_SCALE * score(q.k)"},
+		{"SPECULATE", "bool", tile->speculate, 0, "references of the softmax need not rise"},
 		{"QUEUE", "bool", tile->queue, 0, "persistent CTAs take items from p.queue"},
 		{"WRITE_LSE", "bool", (spec->outputs & OUTPUT_LSE) != 0, 0, "forward writes lse"},
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},

@@ -1,4 +1,5 @@
 /* What the planner must know of templates/sm90/fwd.cu. Names and formulas mirror the skeleton's constants. */
+#include "gen/access.h"
 #include "gen/model.h"
 
 #include <stdio.h>
@@ -25,6 +26,14 @@ static int accumulators_most(int warpgroups, const struct program *program)
 {
 	const bool long_load = program->scan || program->run_count > 1 || program->access_count > 0;
 	return (warpgroups == 3 ? 128 : 184) - (program->score_identity ? 0 : 8) - (long_load ? 8 : 0);
+}
+
+/* Does the score change with q or k beside s? Then it may grow along a row without end. */
+static bool score_follows_positions(const struct program *program)
+{
+	bool used[NAME_COUNT] = {false};
+	node_names(used, &program->pool, program->score);
+	return used[NAME_Q] || used[NAME_K];
 }
 
 /* Does every query row see the same keys, by the runs of the mask? */
@@ -97,6 +106,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->overlap = overlap[warpgroups];
 	c->visit_clocks = visit_clocks;
 	c->item_clocks = item_clocks;
+	c->speculate = !score_follows_positions(program);
 	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);
@@ -115,7 +125,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const double cells = (double)c->tile_m * c->tile_n;
 	const double dim = (spec->head_dim_qk + 15) / 16 * 16 + spec->head_dim_v;
 	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 5.5 : 0; /* two Philox calls and eight LOP3 for 32 cells, select */
-	const double softmax_ops = 2.5; /* scale, sum, half a conversion */
+	const double softmax_ops = c->speculate ? 2.5 : 4; /* scale, sum, half a conversion; and a maximum, now and then a product */
 	const double smem_bytes =
 		2.0 * (c->tile_m * (double)row_qk / 2 + warpgroups * (double)c->tile_n * dim); /* operands; arriving K and V */
 	c->cost_us[COST_MMA] = 2 * cells * dim / wgmma_flop_clk;

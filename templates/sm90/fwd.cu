@@ -8,7 +8,8 @@
 //
 // The softmax of long rows speculates: P is taken against the maxima of the first visited tile, which never rise. That is exact while sums
 // stay in range, which the end of an item checks; one that left it is done again with running maxima. Only the item's own data
-// decide, so bits do not change from run to run.
+// decide, so bits do not change from run to run. SPECULATE: not for scores that follow positions, such as a slope, which leave the range
+// always.
 
 constexpr int WARPGROUPS = TILE_M / 64; // that compute
 constexpr int GROUP_THREADS = 128;
@@ -172,7 +173,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			if (leader)
 				walk_begin<true>(smem.walk, p, b, item.q0);
 			__syncwarp();
-			if (visits_most(smem.walk.stream) * TILE_N <= SHORT_KEYS)
+			if (!SPECULATE || visits_most(smem.walk.stream) * TILE_N <= SHORT_KEYS)
 				item.kind = ITEM_RUNNING;
 			next = smem.walk.stream.next;
 			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, tile, class_);
@@ -608,7 +609,8 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)
 		acc[i] = 0;
-	if (smem.item[at.seat].kind == ITEM_SPECULATIVE)
+	const bool speculative = SPECULATE && smem.item[at.seat].kind == ITEM_SPECULATIVE;
+	if (speculative)
 		visits_attend<false>(acc, prob, rows, at, smem, staged, p);
 	else
 		visits_attend<true>(acc, prob, rows, at, smem, staged, p);
@@ -624,7 +626,7 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 	if (first_thread())
 		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
 	at.visit++;
-	const bool again = smem.item[at.seat].kind == ITEM_SPECULATIVE &&
+	const bool again = speculative &&
 	                   barrier_red_or(BARRIER_GROUP + at.group, GROUP_THREADS, !rows_trusted(acc, rows, smem.item[at.seat], p));
 	if (!again)
 		rows_store(acc, rows, staged, p, smem, at.seat);
