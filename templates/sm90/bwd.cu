@@ -190,11 +190,10 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p, c
 // ---- computing: a warpgroup and its 64 keys ----
 
 // Of a thread: the accumulators of S^T hold keys g, g + 8 of its warp's 16 and rows 2t, 2t + 1 of every 8-row block, as
-// s[4 * block + 2 * (key half) + row]; those of dP^T likewise, and dK and dV with columns for rows.
-struct Lane {
-	int group, key; // warpgroup; key g, of the tile
-	int row;        // 2t
-};
+// s[4 * block + 2 * (key half) + row]; those of dP^T likewise, and dK and dV with columns for rows. What is derived from the thread
+// index is computed anew where it is used: registers are full.
+DEVICE int lane_key() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // key g, of the tile
+DEVICE int lane_row() { return mov_tid_x() % 4 * 2; }                                             // 2t
 
 // S^T or dP^T: 64 keys of `left`, K or V, times the rows of `right`, Q or dO. One group of products.
 template <int STEPS> DEVICE void cells_issue(float (&s)[TILE_M / 2], unsigned long long left, unsigned long long right)
@@ -247,16 +246,16 @@ DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], unsigned long long key, 
 // In place of S P times the derivative of the score, and P, packed, if that is another. PARTIAL: cells may be hidden.
 template <bool PARTIAL>
 DEVICE void probabilities(float (&s)[TILE_M / 2], unsigned (&prob)[TILE_M / 4], const fagen_abi &p, const Inputs &in, int b, int h,
-                          const Lane &lane, const float (&lse2)[TILE_M])
+                          const float (&lse2)[TILE_M])
 {
-	const int k_lane = in.k0 + lane.key;
+	const int k_lane = in.k0 + lane_key(), row_2t = lane_row();
 	const ColState col[2] = {col_state(&p, &in, b, h, k_lane, 0), col_state(&p, &in, b, h, k_lane, 8)};
 #pragma unroll
 	for (int j = 0; j < BLOCKS_M; j++) {
-		const float2 shift = *reinterpret_cast<const float2 *>(&lse2[8 * j + lane.row]);
+		const float2 shift = *reinterpret_cast<const float2 *>(&lse2[8 * j + row_2t]);
 #pragma unroll
 		for (int e = 0; e < 2; e++) {
-			const RowState row = row_state(&p, &in, b, h, in.q0 + 8 * j + lane.row + e, k_lane);
+			const RowState row = row_state(&p, &in, b, h, in.q0 + 8 * j + row_2t + e, k_lane);
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
 				float &x = s[4 * j + 2 * r + e];
@@ -276,9 +275,9 @@ DEVICE void probabilities(float (&s)[TILE_M / 2], unsigned (&prob)[TILE_M / 4], 
 }
 
 // Hides cells of a partial tile, where the score is S itself.
-DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs &in, int b, int h, const Lane &lane)
+DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs &in, int b, int h)
 {
-	const int k_lane = in.k0 + lane.key, row_2t = lane.row;
+	const int k_lane = in.k0 + lane_key(), row_2t = lane_row();
 	const ColState col[2] = {col_state(&p, &in, b, h, k_lane, 0), col_state(&p, &in, b, h, k_lane, 8)};
 #pragma unroll
 	for (int j = 0; j < BLOCKS_M; j++)
@@ -306,18 +305,19 @@ DEVICE void kept_make(unsigned *kept, const fagen_abi &p, int b, int h, int q0, 
 
 // dS, packed, and P: if it is not yet, and without what dropout drops.
 DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
-                        const float (&dp)[TILE_M / 2], const Lane &lane, const float (&delta)[TILE_M], const unsigned *words)
+                        const float (&dp)[TILE_M / 2], const float (&delta)[TILE_M], const unsigned *words)
 {
+	const int row_2t = lane_row(), key = lane_key();
 	uint2 kept = {0, 0}; // of a pair of rows, and of those 8 below them
 #pragma unroll
 	for (int j = 0; j < BLOCKS_M; j++) {
-		const float2 shift = *reinterpret_cast<const float2 *>(&delta[8 * j + lane.row]);
+		const float2 shift = *reinterpret_cast<const float2 *>(&delta[8 * j + row_2t]);
 		if constexpr (DROPOUT)
 			if (j % 2 == 0) {
-				const int g = lane.key % 8;
-				kept = *reinterpret_cast<const uint2 *>(words + 16 * j + lane.row * 4 + g / 2 * 2);
+				const int g = key % 8;
+				kept = *reinterpret_cast<const uint2 *>(words + 16 * j + row_2t * 4 + g / 2 * 2);
 				// The decision of rows in the upper or lower half becomes the sign of byte 0 or 2; that of key g + 8 is the bit below.
-				const int left = lane.key / 8 % 8, right = g % 2 * 8;
+				const int left = key / 8 % 8, right = g % 2 * 8;
 				kept.x = kept.x << left >> right, kept.y = kept.y << left >> right;
 			}
 #pragma unroll
@@ -349,11 +349,11 @@ DEVICE void dscore_store(unsigned short (&to)[TILE_M][64], const unsigned (&ds)[
 }
 
 // Adds this warpgroup's part of dQ^T to the tile's sums.
-DEVICE void dquery_add(float *sums, const float (&acc)[DQUERY_ROWS / 2], const Lane &lane)
+DEVICE void dquery_add(float *sums, const float (&acc)[DQUERY_ROWS / 2], int group)
 {
 	const int warp = mov_tid_x() / 32 % 4;
-	const int column = PANELS_QK == 2 ? 4 * lane.group + warp : warp; // 16-column block
-	const int block = PANELS_QK == 2 ? 0 : lane.group * (DQUERY_ROWS / 8);
+	const int column = PANELS_QK == 2 ? 4 * group + warp : warp; // 16-column block
+	const int block = PANELS_QK == 2 ? 0 : group * (DQUERY_ROWS / 8);
 	if (HEAD_DIM_QK % 64 != 0 && column >= STEPS_QK)
 		return;
 	float *const to = sums + (column * BLOCKS_M + block) * SUM_BLOCK + mov_tid_x() % 32 * 4;
@@ -377,7 +377,7 @@ template <int PANELS, int ROWS> DEVICE void rows_clear(unsigned short (&tile)[PA
 
 // What a warpgroup has of its keys.
 struct Attended {
-	const Lane lane;
+	const int group;
 	unsigned visit;
 };
 
@@ -386,7 +386,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
                          const Buffers &staged, const fagen_abi &p)
 {
 	const Note &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
-	const int stage = at.visit % STAGES, group = at.lane.group;
+	const int stage = at.visit % STAGES, group = at.group;
 	const unsigned parity = at.visit / STAGES & 1;
 	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
@@ -414,16 +414,16 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	const bool partial = note.tile_class != TILE_FULL;
 	if constexpr (SCORE_IDENTITY)
 		if (partial)
-			scores_hide(s, p, in, smem.own.b, note.head, at.lane);
+			scores_hide(s, p, in, smem.own.b, note.head);
 	if (SCORE_IDENTITY || !partial)
-		probabilities<false>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows.of[stage].lse2);
+		probabilities<false>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
 	else
-		probabilities<true>(s, prob, p, in, smem.own.b, note.head, at.lane, smem.rows.of[stage].lse2);
+		probabilities<true>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
 	wgmma_wait_group<0>(); // dP
 	registers_pin(dp);
 	if constexpr (DROPOUT) // writers of the words before their readers; those of the words before last are past the last one
 		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
-	dscore_make(ds, prob, s, dp, at.lane, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
+	dscore_make(ds, prob, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
 	// The readers of this buffer's old dS are past the last visit's barrier.
 	dscore_store(smem.dscore[at.visit % 2][group], ds);
 	keys_issue(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
@@ -439,7 +439,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	keys_issue(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dQ
 	registers_pin(dquery);
-	dquery_add(tile_sums(p, note.index), dquery, at.lane);
+	dquery_add(tile_sums(p, note.index), dquery, group);
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
 	if (first_thread)
@@ -455,9 +455,8 @@ DEVICE bool visit_wait(Smem &smem, unsigned visit)
 
 DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
-	const int thread = mov_tid_x() - GROUP_THREADS; // 0 .. 255
-	const Lane lane = {warp_uniform(thread / GROUP_THREADS), thread / 32 * 16 + thread % 32 / 4, thread % 4 * 2};
-	Attended at = {lane, 0};
+	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
+	Attended at = {group, 0};
 	float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
@@ -473,7 +472,7 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			if (rows < TILE_N) {
 				rows_clear(smem.key, rows);
 				rows_clear(smem.value, rows);
-				barrier_sync(BARRIER_GROUP + lane.group, GROUP_THREADS); // writers of zeros before the products that read them
+				barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
 			}
 		}
 #pragma unroll 1
@@ -484,14 +483,14 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 	}
 
 	const Keys own = smem.own;
-	const int first = first_k(&p, own.b), k = own.k0 + lane.key;
+	const int first = first_k(&p, own.b), k = own.k0 + lane_key(), t = lane_row() / 2;
 	unsigned short *const dkey_row = head_address(p.dkey, own.b, own.h, first), *const dvalue_row = head_address(p.dvalue, own.b, own.h, first);
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		const int row = k + 8 * r;
 		const bool used = LAYOUT == LAYOUT_DENSE || row < sequence_k(&p, own.b), written = row < slot_k(&p, own.b);
-		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, lane.row / 2, used, written);
-		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, KEEP_SCALE, lane.row / 2, used, written);
+		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, t, used, written);
+		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, KEEP_SCALE, t, used, written);
 	}
 }
 
