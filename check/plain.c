@@ -1,5 +1,7 @@
 /* The yardstick: what a plain implementation loses. Scores, softmax and sums in float32; P, dS and the results rounded
- * to the 16-bit type where a matrix unit would take or a tensor would store them. */
+ * to the 16-bit type where a matrix unit would take or a tensor would store them. Forward P is rounded before it is divided
+ * by its sum, as by whoever has not seen the whole row: else the two would round a row of few keys differently, and a bound of one
+ * and a half times the one's error would now and then fall short of the other's. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -93,10 +95,10 @@ static void forward_row(void *context, int64_t row)
 		out[i] = 0;
 	for (int64_t k = 0; k < c->seqlen_k; k++)
 		if (visible[k] && ref_dropout_keep(c, at.b, at.h, at.q, k))
-			add_scaled(out, round_16(s[k] / sum, c->bf16),
+			add_scaled(out, round_16(s[k], c->bf16),
 			           j->value + ref_key_row(c, at.b, at.h, k) * c->head_dim_v, c->head_dim_v);
 	for (int i = 0; i < c->head_dim_v; i++)
-		out[i] = round_16(sum == 0 ? 0 : out[i] * (256.0f / (float)c->keep_256), c->bf16);
+		out[i] = round_16(sum == 0 ? 0 : out[i] * (256.0f / (float)c->keep_256) / sum, c->bf16);
 	j->lse[row] = sum == 0 ? -INFINITY : max + logf(sum);
 	free(s);
 }
