@@ -195,37 +195,6 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p, c
 DEVICE int lane_key() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // key g, of the tile
 DEVICE int lane_row() { return mov_tid_x() % 4 * 2; }                                             // 2t
 
-// S^T or dP^T: 64 keys of `left`, K or V, times the rows of `right`, Q or dO. One group of products.
-template <int STEPS> DEVICE void cells_issue(float (&s)[TILE_M / 2], unsigned long long left, unsigned long long right)
-{
-	registers_pin(s);
-	wgmma_fence();
-#pragma unroll
-	for (int i = 0; i < STEPS; i++) {
-		const int a = i / 4 * (TILE_N * 128 / 16) + i % 4 * 2, b = i / 4 * (TILE_M * 128 / 16) + i % 4 * 2;
-		if (i == 0)
-			wgmma_ss<false>(s, left + a, right + b);
-		else
-			wgmma_ss<true>(s, left + a, right + b);
-	}
-	wgmma_commit_group();
-	registers_pin(s);
-}
-
-// dV += P^T dO or dK += dS^T Q.
-template <int N> DEVICE void keys_issue(float (&acc)[N], unsigned (&cells)[TILE_M / 4], unsigned long long rows)
-{
-	registers_pin(cells);
-	registers_pin(acc);
-	wgmma_fence();
-#pragma unroll
-	for (int i = 0; i < TILE_M / 16; i++)
-		wgmma_rs(acc, cells[4 * i], cells[4 * i + 1], cells[4 * i + 2], cells[4 * i + 3], rows + i * (2048 / 16));
-	wgmma_commit_group();
-	registers_pin(acc);
-	registers_pin(cells);
-}
-
 // This warpgroup's part of dQ^T = K^T dS^T.
 DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], unsigned long long key, unsigned long long dscore)
 {
@@ -400,9 +369,9 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	}
 	float s[TILE_M / 2], dp[TILE_M / 2];
 	unsigned prob[TILE_M / 4], ds[TILE_M / 4];
-	cells_issue<STEPS_QK>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
+	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
 	mbarrier_wait(smem.dout_full[stage], parity);
-	cells_issue<STEPS_V>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
+	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
 	if constexpr (DROPOUT)
 		kept_make(words_of(smem.rows, at.visit, group), p, smem.own.b, note.head, note.tile * TILE_M, smem.own.k0 + 64 * group);
 	wgmma_wait_group<1>(); // S
@@ -426,7 +395,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	dscore_make(ds, prob, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
 	// The readers of this buffer's old dS are past the last visit's barrier.
 	dscore_store(smem.dscore[at.visit % 2][group], ds);
-	keys_issue(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
+	product_rs(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
 	fence_proxy_async();
 	barrier_sync(BARRIER_DSCORE, WARPGROUPS * GROUP_THREADS); // writers of dS before its readers
 	float dquery[DQUERY_ROWS / 2];
@@ -436,7 +405,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	registers_pin(dvalue);
 	if (first_thread)
 		mbarrier_arrive(smem.dout_empty[stage]);
-	keys_issue(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
+	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dQ
 	registers_pin(dquery);
 	dquery_add(tile_sums(p, note.index), dquery, group);

@@ -294,37 +294,16 @@ struct Attended {
 	unsigned visit; // its number
 };
 
-// S = Q K^T of this warpgroup's rows, as one group of products.
+// S = Q K^T of this warpgroup's rows.
 DEVICE void scores_issue(float (&s)[TILE_N / 2], const Smem &smem, int group, int stage)
 {
-	const unsigned long long query = wgmma_desc(smem.query[0][64 * group], 0), key = wgmma_desc(smem.key[stage], 0);
-	registers_pin(s);
-	wgmma_fence();
-#pragma unroll
-	for (int i = 0; i < STEPS_QK; i++) {
-		const int a = i / 4 * (TILE_M * 128 / 16) + i % 4 * 2, b = i / 4 * (TILE_N * 128 / 16) + i % 4 * 2;
-		if (i == 0)
-			wgmma_ss<false>(s, query + a, key + b);
-		else
-			wgmma_ss<true>(s, query + a, key + b);
-	}
-	wgmma_commit_group();
-	registers_pin(s);
+	product_ss<STEPS_QK, TILE_M, TILE_N>(s, wgmma_desc(smem.query[0][64 * group], 0), wgmma_desc(smem.key[stage], 0));
 }
 
 // O += P V.
 DEVICE void values_issue(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], const Smem &smem, int stage)
 {
-	const unsigned long long value = wgmma_desc(smem.value[stage], TILE_N * 128);
-	registers_pin(prob);
-	registers_pin(acc);
-	wgmma_fence();
-#pragma unroll
-	for (int i = 0; i < TILE_N / 16; i++)
-		wgmma_rs(acc, prob[4 * i], prob[4 * i + 1], prob[4 * i + 2], prob[4 * i + 3], value + i * (2048 / 16));
-	wgmma_commit_group();
-	registers_pin(acc);
-	registers_pin(prob);
+	product_rs(acc, prob, wgmma_desc(smem.value[stage], TILE_N * 128));
 }
 
 // change(cell, row state, column state) for every accumulator of S.

@@ -45,3 +45,39 @@ DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_
 	for (int i = 0; i < PANELS; i++)
 		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
 }
+
+// ---- products of a warpgroup, each one group: under way when the call returns ----
+
+// acc = left right^T: 64 rows of a K-major operand whose panels have LEFT_ROWS rows, times all N of one whose panels have RIGHT_ROWS;
+// STEPS steps of 16 columns.
+template <int STEPS, int LEFT_ROWS, int RIGHT_ROWS, int HALF_N>
+DEVICE void product_ss(float (&acc)[HALF_N], unsigned long long left, unsigned long long right)
+{
+	registers_pin(acc);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < STEPS; i++) {
+		const int a = i / 4 * (LEFT_ROWS * 128 / 16) + i % 4 * 2, b = i / 4 * (RIGHT_ROWS * 128 / 16) + i % 4 * 2;
+		if (i == 0)
+			wgmma_ss<false>(acc, left + a, right + b);
+		else
+			wgmma_ss<true>(acc, left + a, right + b);
+	}
+	wgmma_commit_group();
+	registers_pin(acc);
+}
+
+// acc += cells right: cells as accumulators of another product lie, packed, and as many rows of an MN-major operand as they have columns.
+template <int HALF_N, int CELLS>
+DEVICE void product_rs(float (&acc)[HALF_N], unsigned (&cells)[CELLS], unsigned long long right)
+{
+	registers_pin(cells);
+	registers_pin(acc);
+	wgmma_fence();
+#pragma unroll
+	for (int i = 0; i < CELLS / 4; i++)
+		wgmma_rs(acc, cells[4 * i], cells[4 * i + 1], cells[4 * i + 2], cells[4 * i + 3], right + i * (2048 / 16));
+	wgmma_commit_group();
+	registers_pin(acc);
+	registers_pin(cells);
+}
