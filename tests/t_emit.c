@@ -215,6 +215,7 @@ START_TEST(prologue)
 		"int KEEP_256 = 230;",
 		"float SOFTMAX_SCALE = 0.1f;",
 		"float LOGIT_SCALE = 1.442695f;",
+		"bool SPECULATE = false;",
 		"bool QUEUE = false;",
 		"bool WRITE_LSE = true;",
 		"int RED_WIDTH = 4;",

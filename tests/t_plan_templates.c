@@ -229,6 +229,33 @@ START_TEST(maps_and_others_are_printed)
 }
 END_TEST
 
+/* A score that may grow along a row leaves every reference behind: such kernels have running maxima at once. */
+START_TEST(speculation)
+{
+	static const struct {
+		const char *score;
+		bool speculate;
+	} rows[] = {{"none", true},
+	            {"{softcap: {cap: 30}}", true},
+	            {"\"2 * s + h\"", true},
+	            {"alibi", false},
+	            {"bias", false},
+	            {"\"s + (q - k)\"", false},
+	            {"\"k < 4 ? s : 0.5 * s\"", false}};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct text yaml = {0};
+		struct diag diag = {0};
+		struct spec spec;
+		text_addf(&yaml, "head_dim: 64\nscore: %s\n", rows[i].score);
+		ck_assert_msg(spec_parse(&spec, text_str(&yaml), yaml.len, "inline", &diag) == 0, "%s", text_str(&diag.text));
+		must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &usual);
+		ck_assert_msg(best(&plan)->speculate == rows[i].speculate, "%s", rows[i].score);
+		text_free(&yaml);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
 /* TFLOP/s of templates/sm90 as measured on an H200, bf16, with the planner's tile: predicted within a fifth. */
 START_TEST(native_anchors)
 {
@@ -278,6 +305,7 @@ Suite *suite(void)
 	tcase_add_test(t, what_none_can_do);
 	tcase_add_loop_test(t, native_recipe, 0, sizeof queued / sizeof *queued);
 	tcase_add_test(t, maps_and_others_are_printed);
+	tcase_add_test(t, speculation);
 	tcase_add_test(t, native_anchors);
 	suite_add_tcase(s, t);
 	return s;
