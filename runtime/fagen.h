@@ -117,7 +117,7 @@ typedef struct fagen_args {
 	 * written 0, lse -inf and gradients 0; inputs are not read there. */
 	const int32_t *seqlens_q, *seqlens_k;
 	/* Packed only: int32 [batch + 1] in device memory, ascending from 0 or more to at most the total: entry b has the
-	 * rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. Rows behind the last entry are neither read nor written. seqlen_q and
+	 * rows cu_seqlens[b] .. cu_seqlens[b + 1] - 1. Rows behind the last entry are not written and reach no result. seqlen_q and
 	 * seqlen_k above are the lengths of the longest entries, or more. */
 	const int32_t *cu_seqlens_q, *cu_seqlens_k;
 	int64_t total_q, total_k;    /* packed only: rows of the tensors of queries, of keys */

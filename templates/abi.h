@@ -29,7 +29,7 @@ struct fagen_abi {
 	struct fagen_abi_tensor dvalue;  /* as value */
 	struct fagen_abi_tensor lse;     /* [batch][heads_q][seqlen_q], float32 */
 	struct fagen_abi_tensor dlse;    /* as lse; data 0: no gradient of LSE */
-	unsigned long long delta;        /* workspace: rowsum(dout * out) - dlse, [batch][heads_q][rows], float32 */
+	unsigned long long delta;        /* workspace: LSE and rowsum(dout * out) - dlse of query rows, float32, in the layout of the template */
 	unsigned long long dquery_accum; /* workspace: float32 sums of dquery, in the layout of the template that owns them */
 	unsigned long long scores;       /* workspace of the naive kernels: [batch][heads_q][seqlen_q][seqlen_k], float32 */
 	unsigned long long dscores;      /* as scores */

@@ -74,7 +74,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const
 	const Owned own = rows_owned<TILE_M>(p);
 	const int b = own.b, h = own.h, heads = p.batch * p.heads_q, head = b * p.heads_q + h, tiles = own.tiles;
 	const int own_tile = (int)blockIdx.x - tile_index(p, b, h, 0);
-	if (h >= p.heads_q)
+	if (h >= p.heads_q || own_tile < 0)
 		return;
 	for (int slot = 0; slot < GRADS; slot++) {
 		const int kind = grad_kind(slot), entries = grad_entries(slot), base = grad_base(slot);

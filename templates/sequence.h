@@ -3,14 +3,15 @@
 // tile: -1 when the number is not used by any tile of the entry's slot. tiles: numbers that the head has, one a CTA.
 struct Owned { int b, h, tile, tiles; };
 
-// The entry whose tiles have number i / heads among them: the last one that begins at or before it. All lanes of a warp call it.
+// The entry whose tiles have number i / heads among them: the last one that begins at or before it, else the first. All lanes of a
+// warp call it.
 template <int SIZE> DEVICE int packed_entry(unsigned long long cu, int batch, int number)
 {
 	int first = 0, end = batch; // it is one of these
 	while (end - first > 1) {
 		const int step = ceil_div(end - first, 32), at = first + (int)(mov_tid_x() % 32) * step;
 		const unsigned before = __ballot_sync(~0u, at < end && tile_begin(cu, at, SIZE) <= number);
-		first += (31 - __clz(before)) * step; // the first lane's always is
+		first += (31 - __clz(before | 1)) * step;
 		end = int_min(first + step, end);
 	}
 	return first;

@@ -384,8 +384,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 				}
 			}
 			const int q = out_q0 + row + 16 * i + 8 * r;
-			if (LAYOUT != LAYOUT_DENSE && q >= walk_sq(smem.walk, p)) { // full tiles do not hide such rows
-				lse2 = minus_infinity(), inverse = 0;
+			const bool used = LAYOUT == LAYOUT_DENSE || q < walk_sq(smem.walk, p); // full tiles do not hide others
+			if (!used)
+				lse2 = minus_infinity();
+			if (!used || sum == 0) {
+				inverse = 0;
 #pragma unroll
 				for (int j = 0; j < BLOCKS_V; j++) // infinite keys and values have made them NaN
 					acc[i][j][2 * r] = acc[i][j][2 * r + 1] = 0;

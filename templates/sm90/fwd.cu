@@ -1,7 +1,7 @@
-// Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, the
-// longest first. Warpgroup 0 loads: its first warp walks the key tiles and issues bulk copies, the others stage inputs. Every
+// Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, of a section of heads
+// the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and issues bulk copies, the others stage inputs. Every
 // further warpgroup owns 64 query rows: S = Q K^T and O += P V are wgmma, P is an operand from the registers it was made in.
-// The products of a visit overlap the softmax of the one before inside a warpgroup, and warpgroups take turns at the tensor core.
+// O's product of a visit runs under the softmax of the next inside a warpgroup, and warpgroups take turns at the tensor core.
 //
 // Visits of all items are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note
 // n % NOTES. Items are numbered too: item i has the seat i % 2.
@@ -20,8 +20,8 @@ constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64;   // 64-column panels of a sh
 constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 constexpr int NOTES = 2 * STAGES;
 constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
-constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS;
-constexpr int INPUT_THREADS = VISIT_INPUTS || ITEM_INPUTS ? 96 : 0;
+constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS;
+constexpr int INPUT_THREADS = VISIT_INPUTS || HEAD_INPUTS || ROW_INPUTS ? 96 : 0;
 // Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles and staging inputs take many.
 constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUT_THREADS > 0;
 constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
@@ -173,7 +173,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			if (leader)
 				walk_begin<true>(smem.walk, p, b, item.q0);
 			__syncwarp();
-			if (!SPECULATE || visits_most(smem.walk.stream) * TILE_N <= SHORT_KEYS)
+			if (!SPECULATE || visits_most(smem.walk.stream) <= SHORT_KEYS / TILE_N)
 				item.kind = ITEM_RUNNING;
 			next = smem.walk.stream.next;
 			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, tile, class_);
@@ -249,11 +249,9 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		if constexpr (ROW_INPUTS)
 			if (item.kind >= ITEM_SPECULATIVE)
 				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, INPUT_THREADS);
-		if constexpr (ITEM_INPUTS) {
-			cp_async_commit();
-			cp_async_wait<0>();
-			mbarrier_arrive(smem.query_full);
-		}
+		cp_async_commit();
+		cp_async_wait<0>();
+		mbarrier_arrive(smem.query_full);
 		if (item.kind == ITEM_END)
 			return;
 		if constexpr (VISIT_INPUTS) {
@@ -355,20 +353,15 @@ DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
 }
 
 // P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
-// older sums shrink by; returns whether one rose. Neither: they stay, but rows that have seen nothing yet get one: of a partial tile its
-// maximum, so that P of a row's only key is 1, of a full tile 0.
-template <bool FIRST, bool RUNNING>
-DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2], bool partial)
+// older sums shrink by; returns whether one rose. Neither: they stay, but rows that have seen nothing yet get the tile's maximum, so that
+// P of a row's only key is 1.
+template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2])
 {
-	if constexpr (!FIRST && !RUNNING) {
-		if (!partial) {
-			rows.max[0] = rows_reference(rows, 0), rows.max[1] = rows_reference(rows, 1);
-		} else if (__any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+	if (!FIRST && !RUNNING && __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
 #pragma unroll
-			for (int r = 0; r < 2; r++) {
-				const float m = row_maximum(s, r);
-				rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
-			}
+		for (int r = 0; r < 2; r++) {
+			const float m = row_maximum(s, r);
+			rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
 		}
 	}
 	float shift[2];
@@ -487,7 +480,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty[next % STAGES]);
 		scores_change(s, smem, staged, p, at, next);
-		const bool rise = softmax<false, RUNNING>(s, rows, factor, at.note.tile_class != TILE_FULL);
+		const bool rise = softmax<false, RUNNING>(s, rows, factor);
 		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
 		if (!TAKE_TURNS)
 			known_here(rows.sum[0] + rows.sum[1]);
@@ -545,7 +538,7 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 				*lse = LN_2 * lse2;
 			}
 		}
-		accumulators_store<HEAD_DIM_V>(out + q * p.out.stride_seq, acc, r, inverse, t, used, written);
+		accumulators_store<HEAD_DIM_V>(out + q * p.out.stride_seq, acc, r, inverse, t, used && sum != 0, written);
 	}
 }
 
@@ -559,9 +552,10 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 #pragma unroll
 		for (int j = 0; j < BLOCKS_V; j++)
 			finite = acc[4 * j + 2 * r + 1] * 0.0f + (acc[4 * j + 2 * r] * 0.0f + finite);
-		const bool large = fabsf(rows.max[r] * LOGIT_SCALE) > LARGE_LOGIT && rows.max[r] != minus_infinity();
-		const bool good = !large && rows.sum[r] >= sum_least(Element{}) && rows.sum[r] <= SUM_MOST && finite == 0;
-		trusted &= good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
+		const bool nothing = rows.max[r] == minus_infinity(); // seen: exact
+		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= LARGE_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
+		                  rows.sum[r] <= SUM_MOST && finite == 0;
+		trusted &= nothing || good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
 	}
 	return trusted;
 }
@@ -582,7 +576,7 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty[at.visit % STAGES]);
 		scores_change(s, smem, staged, p, at, at.visit);
-		softmax<true, false>(s, rows, factor, true);
+		softmax<true, false>(s, rows, factor);
 		prob_pack(prob, s, smem, at);
 	}
 #pragma unroll
@@ -633,6 +627,9 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		}
 		bool again = false;
 		if (kind == ITEM_EMPTY) {
+			// No product keeps the warps of this group together: all of them are done with the item before, and have seen this one,
+			// before another may take a seat.
+			barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
 			if (first_thread())
 				mbarrier_arrive(smem.query_empty);
 			const float acc[HEAD_DIM_V / 2] = {};
@@ -673,7 +670,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.item_done[i], WARPGROUPS);
 			smem.failed[i] = 0;
 		}
-		mbarrier_init(smem.query_full, 1 + (ITEM_INPUTS ? INPUT_THREADS : 0));
+		mbarrier_init(smem.query_full, 1 + INPUT_THREADS);
 		mbarrier_init(smem.query_empty, WARPGROUPS);
 		fence_mbarrier_init();
 	}

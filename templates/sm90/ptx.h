@@ -3,7 +3,7 @@
 
 // ---- mbarrier: phases of arrivals and bytes ----
 
-// Of `arrivals` for each phase. mbarrier_init_fence and a barrier of the CTA come before anybody else uses it.
+// Of `arrivals` for each phase. fence_mbarrier_init and a barrier of the CTA come before anybody else uses it.
 DEVICE void mbarrier_init(unsigned long long &barrier, unsigned arrivals)
 {
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(cvta_shared(&barrier)), "r"(arrivals) : "memory");

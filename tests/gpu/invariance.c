@@ -179,6 +179,8 @@ static void batch_case(struct suite *s, const struct batch *b)
 	for (int i = 0; i < 3 && b->counts[i] && ok; i++)
 		ok = launch_run(l, kernel, 0, b->counts[i]) && entries_same(l, 0, b->counts[i], i == 0);
 	ok = ok && launch_run(l, kernel, b->entries - 1, 1) && entries_same(l, b->entries - 1, 1, false);
+	/* Packed, the first of several entries then begins tiles behind row 0. */
+	ok = ok && launch_run(l, kernel, 1, b->entries - 1) && entries_same(l, 1, b->entries - 1, false);
 	suite_result(s, CLASS_DET, ok, b->id, l->diag.errors ? text_str(&l->diag.text) : l->text);
 	for (int t = 0; t < TENSORS; t++) {
 		gpu_free(&l->buffer[t], s->rt, s->options.device);
