@@ -53,6 +53,8 @@ int visit_bytes(const struct program *, const struct candidate *, int count);
 int note_bytes(const struct program *, const struct candidate *); /* of struct Note of the sm90 templates */
 /* For `legal`: does a tile touch no more blocks of the layout than it has bits for? */
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *, const struct program *);
+/* Does a forward take key tiles of n: products of 16, and with dropout bits in groups of 64? */
+bool forward_keys_fit(char reason[REASON_MAX], const struct tile_request *, const struct spec *);
 /* For `recipe`: kernels that come before the main ones, and their workspace. */
 void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);

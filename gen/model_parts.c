@@ -68,6 +68,19 @@ bool blocks_fit(char reason[REASON_MAX], const struct tile_request *t, const str
 	return false;
 }
 
+bool forward_keys_fit(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec)
+{
+	if (t->n % 16 != 0 || t->n < 16 || t->n > 256) {
+		snprintf(reason, REASON_MAX, "n %d; want a multiple of 16 from 16 to 256", t->n);
+		return false;
+	}
+	if (spec->keep_256 < DROPOUT_LEVELS && t->n % 64 != 0 && 64 % t->n != 0) {
+		snprintf(reason, REASON_MAX, "n %d with dropout; want a divisor or a multiple of 64", t->n);
+		return false;
+	}
+	return true;
+}
+
 /* ---- recipes ---- */
 
 void recipe_kernel_add(struct recipe *r, const char *entry, enum recipe_grid grid, int tile, int threads,

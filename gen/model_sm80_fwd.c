@@ -17,14 +17,8 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		         t->warps, 16 * t->warps, 32 * t->warps);
 		return false;
 	}
-	if (t->n % 16 != 0 || t->n < 16 || t->n > 256) {
-		snprintf(reason, REASON_MAX, "n %d; want a multiple of 16 from 16 to 256", t->n);
+	if (!forward_keys_fit(reason, t, spec))
 		return false;
-	}
-	if (spec->keep_256 < DROPOUT_LEVELS && t->n % 64 != 0 && 64 % t->n != 0) {
-		snprintf(reason, REASON_MAX, "n %d with dropout; want a divisor or a multiple of 64", t->n);
-		return false;
-	}
 	if (t->stages < 1 || t->stages > 4) {
 		snprintf(reason, REASON_MAX, "%d stages; want 1 to 4", t->stages);
 		return false;

@@ -84,6 +84,9 @@ int kernel_settle(struct fagen_kernel **, struct fagen_kernel *k, const struct t
 
 /* ---- launch.c ---- */
 
+/* Is a batch, a number of heads or a length from 0 to LENGTH_MAX? The fault names it. */
+int count_check(const char *name, int64_t value, struct fault *);
+
 /* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
  * launch, but not to a memset or the encoding of a tensor map, which want it `current`; a stream name (NULL, legacy,
  * per-thread) means the stream of the current context. */

@@ -15,7 +15,7 @@ struct launch {
 
 /* ---- shapes ---- */
 
-static int count_check(const char *name, int64_t value, struct fault *f)
+int count_check(const char *name, int64_t value, struct fault *f)
 {
 	if (value >= 0 && value <= LENGTH_MAX)
 		return 0;

@@ -70,14 +70,6 @@ struct part {
 	bool written, optional;
 };
 
-static int count_check(const char *name, int64_t value, struct fault *f)
-{
-	if (value >= 0 && value <= LENGTH_MAX)
-		return 0;
-	return fault_fail(f, FAGEN_ERROR_INVALID, name, "%s is %lld; it must be 0 to %d (2^30).", name,
-	                  (long long)value, LENGTH_MAX);
-}
-
 /* *vector stays true while groups of four elements are aligned. */
 static int part_fill(bool *vector, const struct part *p, const fagen_merge_args *a, struct fault *f)
 {

@@ -10,7 +10,6 @@
 // the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
 
 constexpr int WARPGROUPS = 2; // that compute
-constexpr int GROUP_THREADS = 128;
 constexpr int BLOCKS_M = TILE_M / 8;              // 8-row blocks of a query tile
 constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // k16 steps of a row, zero past the head dimension
 constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;
@@ -84,11 +83,8 @@ DEVICE Keys keys_taken(const fagen_abi &p)
 		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
 		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
 		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
-		const int before = blockIdx.x / (section * tiles) * section; // heads of the sections before
-		const int here = int_min(section, heads - before);
-		const int rest = blockIdx.x - before * tiles;
-		const int head = before + rest % here;
-		return {head / p.heads_kv, head % p.heads_kv, rest / here * TILE_N};
+		const Placed at = section_placed(blockIdx.x, tiles, section, heads);
+		return {at.head / p.heads_kv, at.head % p.heads_kv, at.tile * TILE_N};
 	}
 }
 
@@ -333,17 +329,6 @@ DEVICE void dquery_add(float *sums, const float (&acc)[DQUERY_ROWS / 2], int gro
 	}
 }
 
-// Rows past an entry's length belong to somebody else or to nobody, and a zero does not hide what is infinite there. Every warpgroup clears
-// them for itself; others may be reading the zeros that it writes once more. A barrier of the group comes before the products.
-template <int PANELS, int ROWS> DEVICE void rows_clear(unsigned short (&tile)[PANELS][ROWS][64], int rows)
-{
-	for (int i = rows * 8 + mov_tid_x() % GROUP_THREADS; i < ROWS * 8; i += GROUP_THREADS)
-#pragma unroll
-		for (int panel = 0; panel < PANELS; panel++)
-			st_shared_16(cvta_shared(tile[panel]) + i * 16, make_uint4(0, 0, 0, 0));
-	fence_proxy_async();
-}
-
 // What a warpgroup has of its keys.
 struct Attended {
 	const int group;
@@ -357,7 +342,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	const Note &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
 	const int stage = at.visit % STAGES, group = at.group;
 	const unsigned parity = at.visit / STAGES & 1;
-	const bool first_thread = mov_tid_x() % GROUP_THREADS == 0;
+	const bool leads = first_thread();
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = walk_sq(smem.walk, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
@@ -403,7 +388,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	             wgmma_desc(smem.dscore[at.visit % 2][0][PANELS_QK == 2 ? 0 : DQUERY_ROWS * group], 0));
 	wgmma_wait_group<1>(); // dV
 	registers_pin(dvalue);
-	if (first_thread)
+	if (leads)
 		mbarrier_arrive(smem.dout_empty[stage]);
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dQ
@@ -411,7 +396,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	dquery_add(tile_sums(p, note.index), dquery, group);
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
-	if (first_thread)
+	if (leads)
 		mbarrier_arrive(smem.query_empty[stage]);
 }
 

@@ -1,6 +1,7 @@
-// Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, of a section of heads
-// the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and issues bulk copies, the others stage inputs. Every
-// further warpgroup owns 64 query rows: S = Q K^T and O += P V are wgmma, P is an operand from the registers it was made in.
+// Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, of a section of
+// heads the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and
+// issues bulk copies, the others stage inputs. Every further warpgroup owns 64 query rows: S = Q K^T and O += P V are wgmma, P is an
+// operand from the registers it was made in.
 // O's product of a visit runs under the softmax of the next inside a warpgroup, and warpgroups take turns at the tensor core.
 //
 // Visits of all items are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note
@@ -12,7 +13,6 @@
 // always.
 
 constexpr int WARPGROUPS = TILE_M / 64; // that compute
-constexpr int GROUP_THREADS = 128;
 constexpr int BLOCKS_N = TILE_N / 8;                 // 8-key blocks of S
 constexpr int BLOCKS_V = HEAD_DIM_V / 8;             // 8-column blocks of O
 constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16;    // k16 steps of Q K^T, zero past HEAD_DIM_QK
@@ -87,7 +87,7 @@ DEVICE float quad_sum(float x)
 // first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
-// The item that a CTA takes in its round-th turn, of all items with the longest first: there and back again, so that everybody gets
+// The item that a CTA takes in its round-th turn, of all items in their order: there and back again, so that everybody gets
 // the same when lengths fall evenly. With QUEUE they do not, and whoever is free takes the next one.
 DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
 {
@@ -108,11 +108,8 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
 		const long long fit = SECTION_BYTES / head_bytes * p.kv_group;
 		const int section = fit < p.kv_group ? p.kv_group : fit < heads ? (int)fit : heads;
-		const int before = i / (section * tiles) * section; // heads of the sections before
-		const int here = int_min(section, heads - before);
-		const int rest = i - before * tiles;
-		const int head = before + rest % here;
-		return {head / p.heads_q, head % p.heads_q, tiles - 1 - rest / here, tiles};
+		const Placed at = section_placed(i, tiles, section, heads);
+		return {at.head / p.heads_q, at.head % p.heads_q, tiles - 1 - at.tile, tiles};
 	}
 }
 DEVICE unsigned item_count(const fagen_abi &p)
@@ -281,7 +278,6 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
 // and the item is read from shared memory: registers are full.
 DEVICE int lane_row() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // row g of the tile
 DEVICE int lane_col() { return mov_tid_x() % 4 * 2; }                                             // 2t
-DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; }                            // of its warpgroup
 
 // What a warpgroup has of the item that it works on.
 struct Attended {
@@ -432,28 +428,16 @@ DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2]
 	}
 }
 
-// Rows of V past an entry's length belong to somebody else or to nobody, and P = 0 does not hide what is infinite there. Every
-// warpgroup clears them for itself; others may be reading the zeros that it writes once more.
-DEVICE void value_clear(Smem &smem, int group, int stage, int rows)
-{
-	const int thread = mov_tid_x() % GROUP_THREADS;
-	for (int i = rows * 8 + thread; i < TILE_N * 8; i += GROUP_THREADS)
-#pragma unroll
-		for (int panel = 0; panel < PANELS_V; panel++)
-			st_shared_16(cvta_shared(smem.value[stage][panel]) + i * 16, make_uint4(0, 0, 0, 0));
-	fence_proxy_async();
-	barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
-}
-
-
 // V of the visit at hand, before it is read.
 DEVICE void value_wait(Smem &smem, const Attended &at)
 {
 	mbarrier_wait(smem.value_full[at.visit % STAGES], at.visit / STAGES & 1);
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = at.keys - at.note.tile * TILE_N;
-		if (rows < TILE_N)
-			value_clear(smem, at.group, at.visit % STAGES, rows);
+		if (rows < TILE_N) {
+			rows_clear(smem.value[at.visit % STAGES], rows);
+			barrier_sync(BARRIER_GROUP + at.group, GROUP_THREADS); // writers of zeros before the products that read them
+		}
 	}
 }
 

@@ -1,5 +1,22 @@
 // What Hopper's skeletons share beside single instructions.
 
+constexpr int GROUP_THREADS = 128; // of a warpgroup
+
+DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; } // of its warpgroup
+
+// Where the number-th tile of a launch lies, heads being worked on a section at a time: in a section the first tile of each head comes
+// before the second of any. `tiles` of each of `heads`.
+struct Placed {
+	int head, tile;
+};
+DEVICE Placed section_placed(unsigned number, int tiles, int section, int heads)
+{
+	const int before = number / (section * tiles) * section; // heads of the sections before
+	const int here = int_min(section, heads - before);
+	const int rest = number - before * tiles;
+	return {before + rest % here, rest / here};
+}
+
 // Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
 DEVICE void quad_transpose(unsigned (&w)[4], int t)
 {
@@ -44,6 +61,18 @@ DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_
 #pragma unroll
 	for (int i = 0; i < PANELS; i++)
 		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
+}
+
+// Zeros in place of all rows but the first `rows`. Those past an entry's length belong to somebody else or to nobody, and a zero does
+// not hide what is infinite there. Every warpgroup clears them for itself; others may be reading the zeros that it writes once more. A
+// barrier of the group comes before the products.
+template <int PANELS, int ROWS> DEVICE void rows_clear(unsigned short (&tile)[PANELS][ROWS][64], int rows)
+{
+	for (int i = rows * 8 + mov_tid_x() % GROUP_THREADS; i < ROWS * 8; i += GROUP_THREADS)
+#pragma unroll
+		for (int panel = 0; panel < PANELS; panel++)
+			st_shared_16(cvta_shared(tile[panel]) + i * 16, make_uint4(0, 0, 0, 0));
+	fence_proxy_async();
 }
 
 // ---- products of a warpgroup, each one group: under way when the call returns ----
