@@ -153,11 +153,11 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump iocheck iocheck-selftest model-report
+.PHONY: bench bench-flex deviation plots real real-dump iocheck iocheck-selftest model-report mutate-list
 PYTHON ?= python3
-bench: ## time fagen beside PyTorch's backends on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
+bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
-bench-flex: ## time fagen beside FlexAttention on this GPU: make bench-flex BENCH=--write
+bench-flex: ## time fagen beside FlexAttention, and FlashAttention-4 where it is installed, on this GPU: make bench-flex BENCH=--write
 	@$(PYTHON) bench/flex.py $(BENCH)
 deviation: ## how far results are from exact ones on this GPU: make deviation DEVIATION=--write
 	@$(PYTHON) bench/deviation.py $(DEVIATION)
@@ -168,7 +168,9 @@ iocheck: ## HBM traffic predicted beside ncu's counters on this GPU: make iochec
 	@$(PYTHON) bench/iocheck.py $(IOCHECK)
 iocheck-selftest:
 	@$(PYTHON) bench/iocheck.py --selftest
-check: iocheck-selftest
+check: iocheck-selftest mutate-list
+mutate-list:
+	@APPLY=1 sh tests/mutate
 model-report: ## is the cost model's choice the fastest tile on this GPU, and its time right: make model-report BENCH=--write
 	@$(PYTHON) bench/model.py $(BENCH)
 build/python/dump: bench/real/requirements.txt

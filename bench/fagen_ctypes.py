@@ -160,21 +160,12 @@ class Kernel:
         self.runtime.call("fagen_backward", self.handle, c.byref(args), c.c_void_p(stream))
 
 
-def device_name(gpu):
-    """The planner's name of a GPU such as "NVIDIA H200", or None."""
-    help_text = subprocess.run([built("fagen", "FAGEN"), "explain", "--help"], capture_output=True, text=True).stdout
-    names = [n.strip() for line in help_text.splitlines() if line.startswith("GPUs:") for n in line[5:].split(",")]
-    fits = [n for n in names if n.lower() in gpu.lower()]
-    return max(fits, key=len) if fits else None
-
-
-def predictions(spec_path, gpu, batch, heads_q, heads_kv, seqlen):
-    """{pass: (predicted microseconds, HBM bytes)} by `fagen explain`; {} when the planner does not know the GPU."""
-    if gpu is None:
-        return {}
+def plans(spec_path, gpu, batch, heads_q, heads_kv, seqlen):
+    """{pass: (plan, its chosen candidate)} by `fagen explain` for a GPU as the driver names it; {} when the planner does not know that GPU."""
     run = subprocess.run([built("fagen", "FAGEN"), "explain", str(spec_path), "--json", "--gpu", gpu, "--batch", str(batch), "--heads",
                           str(heads_q), "--heads-kv", str(heads_kv), "--seq", str(seqlen)], capture_output=True, text=True)
+    if "No GPU is called" in run.stderr:
+        return {}
     if run.returncode:
         raise FagenError(run.stderr)
-    chosen = {p["pass"]: p["candidates"][p["chosen"]] for p in json.loads(run.stdout)["plans"]}
-    return {name: (c["time_us"], c["hbm_bytes"]) for name, c in chosen.items()}
+    return {p["pass"]: (p, p["candidates"][p["chosen"]]) for p in json.loads(run.stdout)["plans"]}

@@ -1,5 +1,5 @@
-"""fagen beside PyTorch's FlexAttention, compiled, on masks and scores of both kinds: b=2 h=16 s=8192 d=128 in bf16. Every
-variant is compiled once, its results are compared, then both take their turn in every round, timed by CUDA events, median.
+"""fagen beside PyTorch's FlexAttention, compiled, and FlashAttention-4 where it is installed, on masks and scores of both kinds:
+b=2 h=16 s=8192 d=128 in bf16. Every variant is compiled once, its results are compared, then all take their turn in every round, timed by CUDA events, median.
 FlexAttention's block mask is made once, outside the timing. `make bench-flex` runs it."""
 import argparse
 import pathlib
@@ -18,10 +18,12 @@ import torch._dynamo
 import torch._functorch.config
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
+import fa4
 import fagen_ctypes as fagen
 import report
 
 BATCH, HEADS, SEQ, D, BLOCK = 2, 16, 8192, 128, 128
+RIVALS = ("Flex", "FA4")
 
 
 class Variant:
@@ -53,6 +55,8 @@ def variants():
         Variant("prefix512", "mask: {prefix: {n: 512}}", mask=lambda b, h, q, k: (k < 512) | (q >= k)),
         Variant("alibi", "score: alibi", {"slope": slope}, score=lambda s, b, h, q, k: s - slope[h] * (q - k).abs()),
         Variant("softcap30", "score: {softcap: {cap: 30}}", score=lambda s, b, h, q, k: 30 * torch.tanh(s / 30)),
+        Variant("softcap30_causal", "mask: causal\nscore: {softcap: {cap: 30}}", mask=lambda b, h, q, k: q >= k,
+                score=lambda s, b, h, q, k: 30 * torch.tanh(s / 30)),
         Variant("relative", 'score: "s + (q - k)"', score=lambda s, b, h, q, k: s + (q - k)),
     ]
 
@@ -105,35 +109,65 @@ def variant_run(runtime, variant, data, seconds, folder):
     if wrong:
         raise fagen.FagenError(f"fagen and FlexAttention disagree, so nothing is timed: {wrong}")
     row |= {"density": flex.density(), "flex first": flex.first, "source": source_ms(path, ours.kernel.info().target.decode())}
+    runs = {"fagen": ours.run, "Flex": flex.run}
+    try:
+        options = fa4.options(variant, BATCH, SEQ) if fa4.found() else None
+        if options is not None:
+            fourth = fa4.Contender(data, **options)
+            wrong = peers.differences(ours.results(), fourth.results())
+            if wrong:
+                raise RuntimeError(f"its results differ: {wrong}")
+            runs["FA4"] = fourth.run
+    except RuntimeError as e:
+        print(f"bench: FlashAttention-4 is left out of {variant.name}: {e}", file=sys.stderr)
     for which in peers.PASSES:
-        row[which] = peers.time_round_robin({"fagen": ours.run[which], "flex": flex.run[which]}, seconds)
-    told = ", ".join(f"{w} {row[w]['fagen'] * 1e-3:.3f} ms, {ratio(row, w):.2f} of FlexAttention" for w in peers.PASSES)
+        row[which] = peers.time_round_robin({name: run[which] for name, run in runs.items()}, seconds)
+    told = ", ".join(f"{w} {row[w]['fagen'] * 1e-3:.3f} ms" + "".join(f", {ratio(row, w, n):.2f} of {n}" for n in RIVALS if n in row[w])
+                     for w in peers.PASSES)
     return row, f"{told}, source in {row['source']:.1f} ms"
 
 
-def ratio(row, which):
-    return row[which]["flex"] / row[which]["fagen"]
+def ratio(row, which, rival):
+    return row[which][rival] / row[which]["fagen"]
 
 
 def table(results):
-    lines = ["| variant | density | fagen fwd ms | Flex fwd ms | Flex/fagen | fagen bwd ms | Flex bwd ms | Flex/fagen "
-             "| spec to source ms | first call s, fagen | Flex |", "|" + "---|" * 11]
+    rivals = [n for n in RIVALS if any(n in row["forward"] for _, row in results)]
+    heads = ["variant", "density"]
+    for short in ("fwd", "bwd"):
+        heads += [f"fagen {short} ms"] + [text for n in rivals for text in (f"{n} {short} ms", f"{n}/fagen")]
+    heads += ["spec to source ms", "first call s, fagen", "Flex"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for variant, row in results:
-        times = [cell for w in peers.PASSES
-                 for cell in (f"{row[w]['fagen'] * 1e-3:.3f}", f"{row[w]['flex'] * 1e-3:.3f}", f"{ratio(row, w):.2f}")]
-        lines.append(f"| {variant.name} | {row['density']:.2f} | {' | '.join(times)} | {row['source']:.1f} | {row['fagen first']:.1f} | {row['flex first']:.1f} |")
+        cells = [variant.name, f"{row['density']:.2f}"]
+        for w in peers.PASSES:
+            cells.append(f"{row[w]['fagen'] * 1e-3:.3f}")
+            for n in rivals:
+                cells += [f"{row[w][n] * 1e-3:.3f}", f"{ratio(row, w, n):.2f}"] if n in row[w] else ["-", "-"]
+        cells += [f"{row['source']:.1f}", f"{row['fagen first']:.1f}", f"{row['flex first']:.1f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
+def means(results):
+    """Geometric means over the variants, by rival and pass."""
+    lines = []
+    for n in RIVALS:
+        ratios = {w: [ratio(row, w, n) for _, row in results if n in row[w]] for w in peers.PASSES}
+        if ratios["forward"]:
+            told = ", ".join(f"{w} {statistics.geometric_mean(r):.2f} (least {min(r):.2f})" for w, r in ratios.items())
+            lines.append(f"Geometric means of {n}/fagen: {told}.")
+    return " ".join(lines)
+
+
 def page(results, machine, seconds):
-    means = ", ".join(f"{w} {statistics.geometric_mean(ratio(r, w) for _, r in results):.2f} (least {min(ratio(r, w) for _, r in results):.2f})"
-                      for w in peers.PASSES)
     return (f"# fagen beside FlexAttention on {machine['gpu']}\n\n{report.heading(machine)} b={BATCH} h={HEADS} s={SEQ} d={D}, bf16, random normal "
-            "data, layout [batch, head, seq, dim]. Median of rounds in which both run once, results compared before. Flex/fagen above 1: fagen is "
-            "faster. Density: share of the 128x128 blocks that FlexAttention's block mask keeps; the mask is made outside the timing. First call: both "
+            "data, layout [batch, head, seq, dim]. Median of rounds in which each runs once, results compared before. A ratio above 1: fagen is "
+            "faster. Flex is FlexAttention, compiled; FA4 is FlashAttention-4 where it is installed. Density: share of the 128x128 blocks that "
+            "FlexAttention's block mask keeps; that mask and the block lists of FlashAttention-4 are made outside the timing. First call: both "
             "passes, compilation included (fagen's may come from its cache). Spec to source: parsing, analysis, planning and emission of the slower "
             f"pass. The run took {seconds:.0f} s. Written by `make bench-flex`.\n\n{table(results)}\n\n"
-            f"Geometric means of Flex/fagen: {means}. Slowest from spec to source: {max(r['source'] for _, r in results):.1f} ms.\n")
+            f"{means(results)} Slowest from spec to source: {max(r['source'] for _, r in results):.1f} ms.\n")
 
 
 def main():
@@ -144,7 +178,7 @@ def main():
     p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the figures (default: bench/results/<gpu>-flex.md)")
     o = p.parse_args()
     torch._functorch.config.donated_buffer = False  # backward is called again on the same graph
-    runtime, gpu = report.gpu_open()
+    runtime = report.gpu_open()
     run = report.Run(o.limit)
     torch.manual_seed(1)
     data = [torch.randn(BATCH, HEADS, SEQ, D, device="cuda", dtype=torch.bfloat16) for _ in range(4)]
@@ -158,7 +192,7 @@ def main():
         text = page(results, machine, run.seconds())
         print(text)
         if o.write is not None:
-            report.written(pathlib.Path(o.write) if o.write else HERE / "results" / f"{report.file_name(machine, gpu)}-flex.md", text)
+            report.written(pathlib.Path(o.write) if o.write else HERE / "results" / f"{report.file_name(machine)}-flex.md", text)
     return run.status()
 
 

@@ -255,12 +255,8 @@ def plans(case, gpu, folder):
     """{pass: (bytes predicted, of standard attention, GFLOP done, GFLOP useful)} by `fagen explain`."""
     path = folder / "spec.yaml"
     path.write_text(case.spec())
-    run = subprocess.run([fagen.built("fagen", "FAGEN"), "explain", str(path), "--json", "--gpu", gpu, "--batch", str(BATCH), "--heads",
-                          str(HEADS), "--heads-kv", str(HEADS), "--seq", str(case.seq)], capture_output=True, text=True)
-    if run.returncode:
-        raise fagen.FagenError(run.stderr)
-    chosen = [(p, p["candidates"][p["chosen"]]) for p in json.loads(run.stdout)["plans"]]
-    return {p["pass"]: (k["hbm_bytes"], p["standard_bytes"], k["mma_flop"] * 1e-9, p["useful_flop"] * 1e-9) for p, k in chosen}
+    return {which: (k["hbm_bytes"], p["standard_bytes"], k["mma_flop"] * 1e-9, p["useful_flop"] * 1e-9)
+            for which, (p, k) in fagen.plans(path, gpu, BATCH, HEADS, HEADS, case.seq).items()}
 
 
 def results_make(predicted, counted, ms):
@@ -414,11 +410,10 @@ def main():
         if run.returncode:
             raise fagen.FagenError(run.stderr[-3000:])
         timed = json.loads(run.stdout.splitlines()[-1])
-        gpu = fagen.device_name(timed["gpu"])
-        if not gpu:
+        predicted = {case.key(): plans(case, timed["gpu"], folder) for case in cases_all()}
+        if not all(predicted.values()):
             print(f"iocheck: the planner does not know {timed['gpu']}, so there is no prediction to check.", file=sys.stderr)
             return 3
-        predicted = {case.key(): plans(case, gpu, folder) for case in cases_all()}
         results = results_make(predicted, counters(ncu, folder), timed["ms"])
     text = report(results, timed["gpu"], timed["driver"])
     print(text)

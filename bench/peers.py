@@ -23,11 +23,13 @@ except ImportError:
           "Without PyTorch, `fagen bench SPEC` times fagen alone.", file=sys.stderr)
     sys.exit(3)
 
+import fa4
 import fagen_ctypes as fagen
 import report
 
 TOKENS, WIDTH = 16384, 2048  # of every configuration: batch * seq, heads * d
 PASSES = ("forward", "backward")
+RIVALS = ("FA2", "cuDNN", "FA4")
 
 
 class Case:
@@ -114,7 +116,7 @@ class Sdpa:
 
         both = lambda: torch.autograd.grad(forward(), inputs, dout)
         both()  # libraries allocate workspaces of their own at the first call
-        self.peak = {"forward": peak(forward), "backward": peak(both)}
+        self.peak = {"forward": report.peak(forward), "backward": report.peak(both)}
         self.out = forward()
         self.grads = lambda: torch.autograd.grad(self.out, inputs, dout, retain_graph=True)
         self.run = {"forward": forward, "backward": self.grads}
@@ -124,16 +126,6 @@ class Sdpa:
 
     def memory(self):
         return self.peak
-
-
-def peak(run):
-    """Bytes that the call allocates at the most beside what there was."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return torch.cuda.max_memory_allocated() - before
 
 
 def stream():
@@ -200,7 +192,7 @@ def standard_run(rows, name, make, ours):
         rows[which] |= time_round_robin({name: slow.run[which]}, 0.02, 3)
 
 
-def case_run(runtime, case, options, gpu, folder):
+def case_run(runtime, case, options, folder):
     """{pass: {peer: us, "predicted": us}, "memory": {peer: {pass: bytes}}}."""
     b, s, d = case.batch, case.seq, case.d
     torch.manual_seed(1)
@@ -213,7 +205,8 @@ def case_run(runtime, case, options, gpu, folder):
     ours = Fagen(runtime, spec, case, data)
     forward = runtime.kernel(runtime.spec(case.spec("forward"), path.name), b, case.heads, case.heads_kv, s, s)
     peers = {"fagen": ours, "FA2": peer_make(lambda: Sdpa(SDPBackend.FLASH_ATTENTION, case, data)),
-             "cuDNN": peer_make(lambda: Sdpa(SDPBackend.CUDNN_ATTENTION, case, data))}
+             "cuDNN": peer_make(lambda: Sdpa(SDPBackend.CUDNN_ATTENTION, case, data)),
+             "FA4": peer_make(lambda: fa4.Contender(data, causal=case.causal)) if fa4.found() else None}
     peers = {name: p for name, p in peers.items() if p}
     yardstick = peers.get("FA2") or peers.get("cuDNN")
     if yardstick is None:
@@ -222,19 +215,19 @@ def case_run(runtime, case, options, gpu, folder):
     if wrong:
         raise fagen.FagenError(f"fagen and PyTorch disagree, so nothing is timed: {wrong}")
 
-    predicted = fagen.predictions(path, gpu, b, case.heads, case.heads_kv, s)
+    planned = fagen.plans(path, torch.cuda.get_device_name(0), b, case.heads, case.heads_kv, s)
     rows = {"memory": {name: p.memory(forward) if p is ours else p.memory() for name, p in peers.items()}}
     for which in PASSES:
         rows[which] = time_round_robin({name: p.run[which] for name, p in peers.items()}, options.seconds)
-        if which in predicted:
-            rows[which]["predicted"] = predicted[which][0]
+        if which in planned:
+            rows[which]["predicted"] = planned[which][1]["time_us"]
     del peers, yardstick
     if case.scores_bytes() <= options.math_up_to * 1e9:
         standard_run(rows, "math", lambda: Sdpa(SDPBackend.MATH, case, data), ours)
     if s <= options.standard_up_to:
         standard_run(rows, "standard", lambda: Fagen(runtime, spec, case, data, naive=True), ours)
     told = lambda w: f"{w} {case.flops(w) / rows[w]['fagen'] * 1e-6:.0f} TFLOP/s" + "".join(
-        f", {rows[w][n] / rows[w]['fagen']:.2f} of {n}" for n in ("FA2", "cuDNN") if n in rows[w])
+        f", {rows[w][n] / rows[w]['fagen']:.2f} of {n}" for n in RIVALS if n in rows[w])
     return rows, "  ".join(told(w) for w in PASSES)
 
 
@@ -242,13 +235,14 @@ def case_run(runtime, case, options, gpu, folder):
 
 def table(results, which, names):
     number = lambda x, form: form.format(x) if x is not None else "-"
-    lines = [f"| d | mask | batch | seq | heads/kv | {' | '.join(names)} | fagen/FA2 | fagen/cuDNN | predicted/measured |",
-             "|" + "---|" * (8 + len(names))]
+    rivals = [n for n in RIVALS if n in names]
+    lines = [f"| d | mask | batch | seq | heads/kv | {' | '.join(names)} | {' | '.join('fagen/' + n for n in rivals)} | predicted/measured |",
+             "|" + "---|" * (6 + len(names) + len(rivals))]
     for case, rows in results:
         us = rows[which]
         rate = lambda name: case.flops(which) / us[name] * 1e-6 if name in us else None
         ratio = lambda name: us[name] / us["fagen"] if name in us else None
-        cells = [number(rate(n), "{:.0f}") for n in names] + [number(ratio(n), "{:.2f}") for n in ("FA2", "cuDNN", "predicted")]
+        cells = [number(rate(n), "{:.0f}") for n in names] + [number(ratio(n), "{:.2f}") for n in (*rivals, "predicted")]
         lines.append(f"| {case.label()} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -258,7 +252,7 @@ def summary(results):
     for which in PASSES:
         for d in sorted({case.d for case, _ in results}):
             chosen = [r[which] for case, r in results if case.d == d and case.seq >= 1024]
-            for peer in ("FA2", "cuDNN"):
+            for peer in RIVALS:
                 ratios = [us[peer] / us["fagen"] for us in chosen if peer in us]
                 if ratios:
                     lines.append(f"{which} d {d}, seq >= 1024: {min(ratios):.2f} to {max(ratios):.2f} of {peer}, "
@@ -293,19 +287,19 @@ def records(results):
 
 
 def page(results, machine, seconds):
-    names = [n for n in ("fagen", "FA2", "cuDNN", "math", "standard") if any(n in r[w] for _, r in results for w in PASSES)]
+    names = [n for n in ("fagen", *RIVALS, "math", "standard") if any(n in r[w] for _, r in results for w in PASSES)]
     head = (f"# fagen beside its peers on {machine['gpu']}\n\n{report.heading(machine)} bf16, random normal data, layout [batch, head, seq, dim]. "
             "TFLOP/s, median of rounds in which every peer runs once; FLOPs: forward 4*b*h*s*s*d, half of it when causal, backward 2.5 times that. "
-            "FA2, cuDNN and math are backends of PyTorch's scaled_dot_product_attention, math being the standard attention, with its scores in "
+            "FA4 is FlashAttention-4 where it is installed; FA2, cuDNN and math are backends of PyTorch's scaled_dot_product_attention, math being the standard attention, with its scores in "
             "memory; standard is the same by fagen's own naive kernels, in float32. Both of these are timed alone, in fewer rounds. "
             f"The run took {seconds:.0f} s. Written by `make bench`.")
     parts = [head] + [f"## {w.capitalize()}\n\n{table(results, w, names)}" for w in PASSES] + ["## Summary\n\n" + summary(results)]
     return "\n\n".join(parts) + "\n"
 
 
-def figures_write(path, results, machine, text, gpu):
+def figures_write(path, results, machine, text):
     """The table at `path`, or where `make bench` keeps it; rows and plots beside it, or in docs/bench."""
-    name = report.file_name(machine, gpu)
+    name = report.file_name(machine)
     table_at = pathlib.Path(path) if path else HERE / "results" / f"{name}.md"
     rows_at = table_at.with_suffix(".json") if path else report.ROOT / "docs" / "bench" / f"{name}.json"
     report.written(table_at, text)
@@ -330,17 +324,17 @@ def main():
     o.math_up_to, o.standard_up_to = pick(o.math_up_to, 40, 0), pick(o.standard_up_to, 2048, 0)
     o.seconds, o.limit = pick(o.seconds, 0.3, 0.15), pick(o.limit, 140, 36)
 
-    runtime, gpu = report.gpu_open()
+    runtime = report.gpu_open()
     run = report.Run(o.limit)
     cases = [case for case in (cases_quick() if o.quick else cases_default()) if not o.d or case.d in o.d]
     with tempfile.TemporaryDirectory() as folder:
-        results = run.each(cases, Case.label, lambda case: case_run(runtime, case, o, gpu, pathlib.Path(folder)))
+        results = run.each(cases, Case.label, lambda case: case_run(runtime, case, o, pathlib.Path(folder)))
     if results:
         machine = report.machine(runtime)
         text = page(results, machine, run.seconds())
         print(text)
         if o.write is not None:
-            figures_write(o.write, results, machine, text, gpu)
+            figures_write(o.write, results, machine, text)
     return run.status()
 
 

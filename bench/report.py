@@ -17,13 +17,13 @@ def leave(why):
 
 
 def gpu_open():
-    """The runtime, in PyTorch's primary context, and the planner's name of the GPU; None where it has none."""
+    """The runtime, in PyTorch's primary context."""
     import torch
     if not torch.cuda.is_available():
         leave("no GPU that PyTorch can use; the peers are timed on a GPU only")
     torch.empty(1, device="cuda")
     try:
-        return fagen.Runtime(), fagen.device_name(torch.cuda.get_device_name(0))
+        return fagen.Runtime()
     except (fagen.FagenError, OSError) as e:
         leave(e)
 
@@ -84,6 +84,17 @@ class Run:
         return 4 if self.failed else 0
 
 
+def peak(run):
+    """Bytes that the call allocates at the most beside what there was."""
+    import torch
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
+
+
 def written(path, text):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -95,8 +106,8 @@ def rows_json(head, rows):
     return json.dumps(head)[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n"
 
 
-def file_name(machine, gpu):
-    return (gpu or machine["gpu"]).lower().replace(" ", "-")
+def file_name(machine):
+    return machine["gpu"].removeprefix("NVIDIA ").lower().replace(" ", "-")
 
 
 def plot(*args):

@@ -336,7 +336,7 @@ int main(int argc, char **argv)
 		fputs(text_str(&diag.text), stderr);
 		return EXIT_NO_MACHINE;
 	}
-	if (warm && !s.small) { /* compile everything on all cores before the first case */
+	if (warm) { /* compile everything on all cores before the first case */
 		s.warming = true;
 		suite_all(&s, (const char *const *)names, count);
 		s.warming = false;

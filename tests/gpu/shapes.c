@@ -235,9 +235,10 @@ void suite_fields(struct suite *s)
 }
 
 /* A few cases that touch every path of the kernels: for compute-sanitizer, and for `make mutate`, where each broken
- * kernel must fail one of them. */
+ * kernel must fail one of them. Each runs as planned, and by a tile that only the portable kernels have. */
 void suite_small(struct suite *s)
 {
+	static const char portable[] = "tile: {forward: {m: 64, n: 64}, backward: {m: 64, n: 64}}, ";
 	static const struct {
 		const char *spec, *parts;
 	} cases[] = {
@@ -254,6 +255,8 @@ void suite_small(struct suite *s)
 		{FULL64, "b1,h1,q129,k257"}, /* one row and one key past a tile of any size */
 		{CAUSAL64, "b1,h1,q130,k0"},
 		{FULL64, "b1,h1,q200,k300,huge"},
+		{FULL64, "b1,h1,q130,k1100"}, /* long enough to speculate, and to lose */
+		{FULL64, "b1,h1,q130,k1100,rising"},
 		{"{head_dim: 64, kv_group: 2, mask: {all: [causal, document]}, score: alibi, sink: true, inputs: {slope: {dtype: f32, "
                  "shape: [heads], grad: true}}, " BOTH "}",
                  "b2,h4/2,q200,k300,seed2"},
@@ -281,7 +284,11 @@ void suite_small(struct suite *s)
                  "b1,h2,q200,k150"},
 	};
 	s->options.poison_shared = !s->options.no_poison;
-	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+	for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+		char pinned[CASE_NAME_MAX];
+		snprintf(pinned, sizeof pinned, "{%s%s", portable, cases[i].spec + 1);
 		suite_case(s, CLASS_SHAPES, cases[i].spec, "%s", cases[i].parts);
+		suite_case(s, CLASS_SHAPES, pinned, "%s", cases[i].parts);
+	}
 	s->options.poison_shared = false;
 }
