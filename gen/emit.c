@@ -172,6 +172,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
 	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
 	             {"delta.cu", has_kernel(plan, "fagen_delta")},
+	             {"sm90/bwd.h", hopper && plan->pass == PASS_BACKWARD},
 	             {skeleton, true},
 	             {"sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
 	             {"grad_sum.cu", has_kernel(plan, "fagen_input_grad_sum")},

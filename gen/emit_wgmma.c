@@ -2,7 +2,9 @@
  * shape in use. Operands lie as templates/sm90/ptx.h says. */
 #include "gen/emit.h"
 
-enum { OPERANDS_LINE = 16 };
+#include <string.h>
+
+enum { OPERANDS_LINE = 16, PRODUCTS_MAX = 5 };
 
 /* "%0, %1, ..." as string literals, a few to a line. */
 static void operands_print(struct text *out, int count)
@@ -27,21 +29,26 @@ static void accumulators_print(struct text *out, int count)
 enum form {
 	FORM_SS, /* d = a b^T or d += a b^T, both K-major */
 	FORM_MS, /* the same, a MN-major */
+	FORM_SM, /* d = a b or d += a b, a K-major, b MN-major */
+	FORM_MM, /* the same, both MN-major */
 	FORM_RS, /* d += a b, a in registers, b MN-major */
 };
 
-static void shared_print(struct text *out, bool across, int n, const char *type)
+static void shared_print(struct text *out, enum form form, int n, const char *type)
 {
+	const bool a_across = form == FORM_MS || form == FORM_MM, b_across = form == FORM_SM || form == FORM_MM;
 	const int d = n / 2;
+	const char *const power = b_across ? "" : "^T";
+	text_addf(out, "// d = a b%s, or d += a b%s: a 64x16, %s-major, b ", power, power, a_across ? "MN" : "K");
+	text_addf(out, b_across ? "16x%d, MN-major, in shared memory.\n" : "%dx16, K-major, in shared memory.\n", n);
 	text_addf(out,
-	          "// d = a b^T, or d += a b^T: a 64x16, %s-major, b %dx16, K-major, in shared memory.\n"
 	          "template <bool ACCUMULATE>\n"
-	          "DEVICE void wgmma_%s(float (&d)[%d], unsigned long long a, unsigned long long b)\n{\n"
+	          "DEVICE void wgmma_%c%c(float (&d)[%d], unsigned long long a, unsigned long long b)\n{\n"
 	          "\tasm volatile(\"{\\n\\t.reg .pred p;\\n\\tsetp.ne.b32 p, %%%d, 0;\\n\\t\"\n"
 	          "\t             \"wgmma.mma_async.sync.aligned.m64n%dk16.f32.%s.%s {\"",
-	          across ? "MN" : "K", n, across ? "ms" : "ss", d, d + 2, n, type, type);
+	          a_across ? 'm' : 's', b_across ? 'm' : 's', d, d + 2, n, type, type);
 	operands_print(out, d);
-	text_addf(out, "\n\t             \"}, %%%d, %%%d, p, 1, 1, %d, 0;\\n\\t}\"", d, d + 1, across);
+	text_addf(out, "\n\t             \"}, %%%d, %%%d, p, 1, 1, %d, %d;\\n\\t}\"", d, d + 1, a_across, b_across);
 	accumulators_print(out, d);
 	text_puts(out, "\n\t             : \"l\"(a), \"l\"(b), \"n\"((int)ACCUMULATE));\n}\n");
 }
@@ -84,16 +91,37 @@ static int products_backward(struct product *product, const struct spec *spec, c
 	return count;
 }
 
+/* S^T and dP^T; dV; dK; and of dQ half the panels, and half of the last one if their number is odd. */
+static int products_backward_pair(struct product *product, const struct spec *spec, const struct candidate *tile)
+{
+	const int panels = (spec->head_dim_qk + 63) / 64;
+	int count = 0;
+	product[count++] = (struct product){FORM_SS, tile->tile_m};
+	product[count++] = (struct product){FORM_RS, spec->head_dim_v};
+	product[count++] = (struct product){FORM_MM, spec->head_dim_qk};
+	product[count++] = (struct product){FORM_SM, panels / 2 * 64};
+	if (panels % 2)
+		product[count++] = (struct product){FORM_SM, 32};
+	return count;
+}
+
+static int products_find(struct product *product, const struct spec *spec, const struct plan *plan)
+{
+	const struct candidate *tile = &plan->candidate[plan->chosen];
+	if (plan->pass == PASS_FORWARD)
+		return products_forward(product, spec, tile);
+	return strcmp(plan->templ, "sm90/bwd_pair") == 0 ? products_backward_pair(product, spec, tile)
+	                                                 : products_backward(product, spec, tile);
+}
+
 void wgmma_print(struct text *out, const struct spec *spec, const struct plan *plan)
 {
 	const char *const type = spec->dtype == DTYPE_BF16 ? "bf16" : "f16";
-	const struct candidate *tile = &plan->candidate[plan->chosen];
-	struct product product[4];
-	const int count = plan->pass == PASS_FORWARD ? products_forward(product, spec, tile)
-	                                             : products_backward(product, spec, tile);
+	struct product product[PRODUCTS_MAX];
+	const int count = products_find(product, spec, plan);
 	for (int i = 0; i < count; i++)
 		if (product[i].form == FORM_RS)
 			registers_print(out, product[i].n, type);
 		else
-			shared_print(out, product[i].form == FORM_MS, product[i].n, type);
+			shared_print(out, product[i].form, product[i].n, type);
 }

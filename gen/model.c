@@ -3,6 +3,7 @@
 const struct template_model *const template_table[] = {
 	&model_sm90_fwd,
 	&model_sm90_bwd,
+	&model_sm90_bwd_pair,
 	&model_sm80_fwd,
 	&model_sm80_bwd,
 	&model_naive_fwd,

@@ -28,8 +28,8 @@ struct template_model {
 	               const struct target *);
 };
 
-extern const struct template_model model_sm90_fwd, model_sm90_bwd, model_sm80_fwd, model_sm80_bwd, model_naive_fwd,
-	model_naive_bwd;
+extern const struct template_model model_sm90_fwd, model_sm90_bwd, model_sm90_bwd_pair, model_sm80_fwd, model_sm80_bwd,
+	model_naive_fwd, model_naive_bwd;
 extern const struct template_model *const template_table[];
 extern const int template_count;
 

@@ -258,7 +258,8 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
-	const double cta_tiles = visits->most * (outer_heads < heads_q ? group : 1);
+	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
+	const double cta_tiles = visits->most * share * (outer_heads < heads_q ? group : 1);
 	if (tiles > 0) {
 		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;

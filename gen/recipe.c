@@ -5,8 +5,8 @@
 
 #include "gen/recipe.h"
 
-static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles",
-                                                   "key_tiles_q", "scores",        "persistent"};
+static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
+                                                   "key_tiles_2", "scores",        "persistent"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
                                                    "tiles_k", "blocks",  "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
@@ -231,6 +231,10 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		heads = shape->heads_kv;
 		break;
 	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
+	case GRID_KEY_TILES_2:
+		tiles = tiles_k < 0 || tiles_k > INT32_MAX ? -1 : 2 * tiles_k;
+		heads = shape->heads_kv;
+		break;
 	case GRID_SCORES:
 		if (__builtin_mul_overflow(tiles_of(shape->seqlen_q, kernel->tile),
 		                           tiles_of(shape->seqlen_k, kernel->tile), &tiles) ||

@@ -38,9 +38,9 @@ template <int SIZE, bool LAST_FIRST = false> DEVICE Owned rows_owned(const fagen
 {
 	return tile_owned<SIZE, LAST_FIRST>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q, number);
 }
-template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads)
+template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads, unsigned number = blockIdx.x)
 {
-	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k, blockIdx.x);
+	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k, number);
 }
 
 // Elements from a tensor's start to the first row of head 0 of an entry.

@@ -30,6 +30,7 @@ const char *const fuzz_words[] = {
 	"kernel f grid query_tiles tile 64 threads 128 smem_bytes 100\n",
 	"piece delta size rows tile 64 unit 0 zeroed 1\n",
 	"key_tiles",
+	"key_tiles_2",
 	"scores",
 	"rows_qk",
 	"256",

@@ -148,6 +148,30 @@ START_TEST(backward_products)
 }
 END_TEST
 
+/* Of a pair of CTAs: dK, both operands MN-major; dQ, the second one, half the panels of columns and half of an odd one. */
+START_TEST(pair_products)
+{
+	for (int qk = 72; qk <= 256; qk += 8) {
+		char yaml[128];
+		struct text out = {0};
+		snprintf(yaml, sizeof yaml, "{head_dim: {qk: %d, v: %d}, dtype: %s}", qk, shapes[_i].v, shapes[_i].dtype);
+		const struct spec s = parse(yaml);
+		plan = (struct plan){.pass = PASS_BACKWARD, .templ = "sm90/bwd_pair"};
+		plan.candidate[0].tile_m = 64;
+		wgmma_print(&out, &s, &plan);
+		const int panels = (qk + 63) / 64;
+		shared_check(&out, "wgmma_ss", 64, shapes[_i].type, "0, 0");
+		shared_check(&out, "wgmma_mm", qk, shapes[_i].type, "1, 1");
+		ck_assert_int_eq(count_of(text_str(&out), "DEVICE void wgmma_sm("), 1 + panels % 2);
+		if (panels % 2 == 0)
+			shared_check(&out, "wgmma_sm", 32 * panels, shapes[_i].type, "0, 1");
+		ck_assert_int_eq(count_of(text_str(&out), "DEVICE void wgmma_rs("), 1);
+		ck_assert_ptr_null(strstr(text_str(&out), "wgmma_ms"));
+		text_free(&out);
+	}
+}
+END_TEST
+
 /* O: accumulators of head_dim v columns, four registers of P, a descriptor, always added; V is MN-major. */
 START_TEST(first_operand_in_registers)
 {
@@ -205,6 +229,7 @@ static const struct {
 	{"{head_dim: 64, layout: packed, mask: causal, " BOTH, "H200", PASS_FORWARD, 16, true, 1, 3, 1},
 	{"{head_dim: 128, mask: causal, tile: {backward: {m: 64, n: 128, warps: 12}}, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
 	{"{head_dim: {qk: 128, v: 64}, tile: {backward: {m: 64, n: 128, warps: 12}}, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 2},
+	{"{head_dim: {qk: 192, v: 128}, mask: causal, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
 	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 2, false, 0, 0, 0},
 	{"{head_dim: 128, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, false, 0, 0, 0},
 	{"{head_dim: 128, mask: causal, " BOTH, "A100", PASS_FORWARD, 16, false, 0, 0, 0},
@@ -221,7 +246,10 @@ START_TEST(only_native_sources_have_it)
 	ck_assert_int_eq(strncmp(plan.templ, "sm90/", 5) == 0, sources[_i].native);
 	ck_assert_int_eq(count_of(text, "#line 1 \"templates/sm90/ptx.h\""), sources[_i].native);
 	ck_assert_int_eq(count_of(text, "#line 1 \"templates/sm90/tile.h\""), sources[_i].native);
-	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ms("), sources[_i].maps == 4);
+	const bool pair = strcmp(plan.templ, "sm90/bwd_pair") == 0;
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ms("), sources[_i].maps == 4 && !pair);
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_mm("), pair);
+	ck_assert_int_eq(count_of(text, "__cluster_dims__(2, 1, 1)"), pair);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ss("), sources[_i].native);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_rs("), sources[_i].rs);
 	ck_assert_int_eq(count_of(text, "setmaxnreg") > 0, sources[_i].native);
@@ -265,6 +293,7 @@ Suite *suite(void)
 	tcase_set_timeout(t, 60);
 	tcase_add_loop_test(t, both_operands_in_shared_memory, 0, sizeof shapes / sizeof *shapes);
 	tcase_add_loop_test(t, backward_products, 0, sizeof shapes / sizeof *shapes);
+	tcase_add_loop_test(t, pair_products, 0, sizeof shapes / sizeof *shapes);
 	tcase_add_loop_test(t, first_operand_in_registers, 0, sizeof shapes / sizeof *shapes);
 	tcase_add_loop_test(t, only_native_sources_have_it, 0, sizeof sources / sizeof *sources);
 	tcase_add_test(t, native_parts);

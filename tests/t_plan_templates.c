@@ -58,41 +58,76 @@ START_TEST(the_fastest_serves)
 }
 END_TEST
 
-/* Native templates are of one target. */
+/* Native templates are of one target, which has two of them for the backward pass. */
 START_TEST(one_template_has_no_others)
 {
 	const struct spec spec = spec_plain(64, 64);
 	for (int g = 0; g < GPUS; g++)
 		for (int pass = 0; pass < PASS_COUNT; pass++) {
 			must_make(&plan, &spec, gpus[g], &usual, (enum pass)pass);
-			const bool two = strcmp(gpus[g], "H200") == 0;
-			ck_assert_int_eq(plan.other_count, two);
-			ck_assert(two || strncmp(plan.templ, "sm80/", 5) == 0);
+			const bool native = strcmp(gpus[g], "H200") == 0;
+			ck_assert_int_eq(plan.other_count, native ? pass == PASS_BACKWARD ? 2 : 1 : 0);
+			ck_assert(native || strncmp(plan.templ, "sm80/", 5) == 0);
 		}
 }
 END_TEST
 
-/* What only the portable backward does, and what it says of the native one. */
-START_TEST(native_backward_refuses)
+/* Which backward serves, and what it says of another. */
+START_TEST(native_backwards_refuse)
 {
 	static const struct {
-		const char *yaml, *reason;
-	} rows[] = {{"{head_dim: 64, deterministic: true, passes: [forward, backward]}", "deterministic"},
-	            {"{head_dim: 192, passes: [forward, backward]}", "want at most 128"},
-	            {"{head_dim: 64, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}, passes: [forward, backward]}",
-	             "gradients of inputs"}};
+		const char *yaml, *templ, *other, *reason;
+	} rows[] = {
+		{"head_dim: 64, deterministic: true", "sm80/bwd", "sm90/bwd", "deterministic"},
+		{"head_dim: 64, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}", "sm80/bwd", "sm90/bwd", "gradients of inputs"},
+		{"head_dim: 192", "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
+		{"head_dim: {qk: 72, v: 136}", "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
+		{"head_dim: 128", "sm90/bwd", "sm90/bwd_pair", "to 128 both have the kernels of sm90/bwd"},
+		{"head_dim: {qk: 64, v: 136}", "sm80/bwd", "sm90/bwd_pair", "want qk above 64"},
+		{"head_dim: 256, deterministic: true", "sm80/bwd", "sm90/bwd_pair", "deterministic"},
+		{"head_dim: 192, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}", "sm80/bwd", "sm90/bwd_pair",
+	         "gradients of inputs"},
+		{"head_dim: 256, score: bias", "sm80/bwd", "sm90/bwd_pair", "shared memory"},
+	};
 	static struct program program;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		struct spec spec;
 		struct diag diag = {0};
-		ck_assert_int_eq(spec_parse(&spec, rows[i].yaml, strlen(rows[i].yaml), "t", &diag), 0);
+		char yaml[256];
+		const int len = snprintf(yaml, sizeof yaml, "{%s, passes: [forward, backward]}", rows[i].yaml);
+		ck_assert_int_eq(spec_parse(&spec, yaml, (size_t)len, "t", &diag), 0);
 		ck_assert_int_eq(program_lower(&program, &spec, &diag), 0);
-		ck_assert_int_eq(plan_make(&plan, &spec, &program, target_find("sm_90a"), device_find("H200"), &usual, PASS_BACKWARD, &diag), 0);
-		const struct other_template *o = other_find(&plan, "sm90/bwd");
-		ck_assert_str_eq(plan.templ, "sm80/bwd");
+		const int rc = plan_make(&plan, &spec, &program, target_find("sm_90a"), device_find("H200"), &usual, PASS_BACKWARD, &diag);
+		ck_assert_int_eq(rc, 0);
+		const struct other_template *o = other_find(&plan, rows[i].other);
+		ck_assert_str_eq(plan.templ, rows[i].templ);
 		ck_assert_ptr_nonnull(o);
 		ck_assert_msg(strstr(o->reason, rows[i].reason), "%s: \"%s\"", rows[i].yaml, o->reason);
 		diag_free(&diag);
+	}
+}
+END_TEST
+
+/* Clusters of two CTAs: an even number, twice that of the key tiles; boxes of the 64 keys and rows that a CTA has. */
+START_TEST(pair_recipe)
+{
+	for (int dim = 136; dim <= HEAD_DIM_MAX; dim += 24) {
+		const struct spec spec = spec_plain(dim, dim);
+		const struct problem odd = {1, 3, 1, 1000, 129, 16};
+		must_make_with(&plan, &model_sm90_bwd_pair, &spec, "H200", &odd);
+		check_plan(&plan, &spec);
+		const struct recipe_kernel *main = NULL;
+		for (int i = 0; i < plan.recipe.kernel_count; i++)
+			if (strcmp(plan.recipe.kernel[i].entry, "fagen_backward") == 0)
+				main = &plan.recipe.kernel[i];
+		ck_assert_ptr_nonnull(main);
+		const struct recipe_shape shape = {1, 3, 1, 1000, 129, 0, 0, false, 132};
+		ck_assert_int_eq(recipe_grid_size(main, &shape), 2 * 2);
+		ck_assert_int_eq(best(&plan)->ctas, 2 * 2);
+		ck_assert_int_eq(plan.recipe.map_count, 4);
+		for (int i = 0; i < 4; i++)
+			ck_assert_int_eq(plan.recipe.map[i].rows, 64);
+		ck_assert_int_eq(best(&plan)->stages, dim <= 192 ? 3 : 2);
 	}
 }
 END_TEST
@@ -300,7 +335,8 @@ Suite *suite(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, the_fastest_serves);
 	tcase_add_test(t, one_template_has_no_others);
-	tcase_add_test(t, native_backward_refuses);
+	tcase_add_test(t, native_backwards_refuse);
+	tcase_add_test(t, pair_recipe);
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);
 	tcase_add_test(t, what_none_can_do);
 	tcase_add_loop_test(t, native_recipe, 0, sizeof queued / sizeof *queued);

@@ -44,18 +44,28 @@ START_TEST(every_instruction_is_tried)
 	                                    "setmaxnreg_inc", "wgmma_fence", "wgmma_commit_group", "wgmma_wait_group", "registers_pin",
 	                                    "wgmma_desc", "cp_async_bulk", "stmatrix_x4_trans", "known_here", "wgmma_ss",
 	                                    "wgmma_ms", "wgmma_rs"};
+	static const char *const pair_names[] = {"cluster_ctarank", "mapa", "mbarrier_arrive_cluster", "barrier_cluster_arrive",
+	                                         "barrier_cluster_wait", "cp_async_bulk_tensor_4d_multicast",
+	                                         "cp_async_bulk_cluster", "wgmma_mm", "wgmma_sm"};
 	struct diag diag = {0};
-	struct text source = {0};
+	struct text source = {0}, pair = {0};
 	ck_assert(!ptx_source(&source, &ptx_shapes[0], &diag));
+	ck_assert(!ptx_source(&pair, &ptx_shapes[ptx_shape_count - 1], &diag));
 	const char *const templ = strstr(text_str(&source), "#line 1 \"templates/sm90/ptx.h\""),
 			  *const tests = strstr(text_str(&source), "#line 1 \"tests/gpu/ptx.cu\"");
 	int defined = 0;
 	for (const char *at = templ; (at = strstr(at, "DEVICE ")) && at < tests; at++)
 		defined++;
-	ck_assert_int_eq(defined, (int)(sizeof names / sizeof *names) - 3 + 1); /* three are emitted; registers_pin is for two types */
+	const int all = (int)(sizeof names / sizeof *names + sizeof pair_names / sizeof *pair_names);
+	ck_assert_int_eq(defined, all - 5 + 1); /* five are emitted; registers_pin is for two types */
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++)
 		ck_assert_msg(called(tests, names[i]), "%s", names[i]);
+	const char *const pair_tests = strstr(text_str(&pair), "#line 1 \"tests/gpu/pair.cu\"");
+	ck_assert_ptr_nonnull(pair_tests);
+	for (size_t i = 0; i < sizeof pair_names / sizeof *pair_names; i++)
+		ck_assert_msg(called(pair_tests, pair_names[i]), "%s", pair_names[i]);
 	text_free(&source);
+	text_free(&pair);
 	diag_free(&diag);
 }
 END_TEST

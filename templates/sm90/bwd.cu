@@ -6,40 +6,22 @@
 // shared memory, and each of them computes half of dQ. dQ is summed over the key tiles in float32 global memory, in the order of the
 // accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
 //
-// Visits are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note n % NOTES. Inputs of
-// the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
+// Inputs of the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
 
 constexpr int WARPGROUPS = 2; // that compute
-constexpr int BLOCKS_M = TILE_M / 8;              // 8-row blocks of a query tile
-constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // k16 steps of a row, zero past the head dimension
-constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;
-constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64; // 64-column panels of a shared row
-constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
 constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
-constexpr int NOTES = 2 * STAGES;
-constexpr bool DROPOUT = KEEP_256 < 256;
-constexpr float KEEP_SCALE = 256.0f / KEEP_256;
-constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
 constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
 // Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch, or who asks for more
-// waits forever. Classifying tiles takes many, and so does staging cells.
-constexpr bool LONG_LOAD = SCAN || RUNS > 1 || CELL_INPUTS;
+// waits forever.
 constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
 static_assert(PANELS_QK <= 2 && PANELS_V <= 2 && !DETERMINISTIC, "gen/model_sm90_bwd.c refuses them");
-static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
-// index: of the query tile in the workspaces. turn: buffers of the inputs of this query head.
-struct Note : Visit { int head, turn, index; };
-
-// What a CTA owns.
-struct Keys { int b, h, k0; }; // k0 below 0: nothing
-
-// Dropout's words of a warpgroup's 64 keys, of visits in turns: [16-row block][t][(key >> 1) & 3][row of the pair].
+// Dropout of a warpgroup's 64 keys, of visits in turns, as kept_make lays it.
 template <bool> struct Words { unsigned kept[2][WARPGROUPS][2 * TILE_M]; };
 template <> struct Words<false> {};
 struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
@@ -69,24 +51,6 @@ enum { BARRIER_DSCORE = 1, BARRIER_GROUP }; // ids of named barriers; of the las
 // The sums of a query tile lie in blocks of 16 columns and 8 rows, in the order [16-column block][8-row block]; inside a block as the lanes
 // hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
 constexpr int SUM_BLOCK = 128;
-
-// Heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which most rows
-// see under a lower-triangular mask, go first.
-constexpr long long SECTION_BYTES = 24ll << 20;
-
-DEVICE Keys keys_taken(const fagen_abi &p)
-{
-	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const Owned own = keys_owned<TILE_N>(p, p.heads_kv);
-		return {own.b, own.h, own.tile * TILE_N};
-	} else {
-		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
-		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
-		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
-		const Placed at = section_placed(blockIdx.x, tiles, section, heads);
-		return {at.head / p.heads_kv, at.head % p.heads_kv, at.tile * TILE_N};
-	}
-}
 
 // ---- loading: warpgroup 0 ----
 
@@ -153,43 +117,9 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	__syncwarp();
 }
 
-// The other warps: inputs.
-DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own)
-{
-	const int thread = mov_tid_x() - 32;
-	int turn_before = -1;
-#pragma unroll 1
-	for (unsigned visit = 0;; visit++) {
-		const int stage = visit % STAGES;
-		mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
-		const int tile = smem.note[visit % NOTES].tile, head = smem.note[visit % NOTES].head, turn = smem.note[visit % NOTES].turn;
-		if (tile < 0)
-			return;
-		mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
-		if constexpr (ROW_INPUTS)
-			rows_load(staged.rows(stage), &p, own.b, head, tile * TILE_M, thread, INPUT_THREADS);
-		if constexpr (CELL_INPUTS)
-			cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, INPUT_THREADS);
-		if (turn != turn_before) { // another head: the one before the last has been computed
-			if constexpr (HEAD_INPUTS)
-				head_load(staged.head(turn), &p, own.b, head, thread, INPUT_THREADS);
-			if constexpr (COL_INPUTS)
-				cols_load(staged.cols(turn), &p, own.b, head, own.k0, thread, INPUT_THREADS);
-			turn_before = turn;
-		}
-		cp_async_commit();
-		cp_async_wait<0>();
-		mbarrier_arrive(smem.inputs_full[stage]);
-	}
-}
-
 // ---- computing: a warpgroup and its 64 keys ----
 
-// Of a thread: the accumulators of S^T hold keys g, g + 8 of its warp's 16 and rows 2t, 2t + 1 of every 8-row block, as
-// s[4 * block + 2 * (key half) + row]; those of dP^T likewise, and dK and dV with columns for rows. What is derived from the thread
-// index is computed anew where it is used: registers are full.
 DEVICE int lane_key() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // key g, of the tile
-DEVICE int lane_row() { return mov_tid_x() % 4 * 2; }                                             // 2t
 
 // This warpgroup's part of dQ^T = K^T dS^T.
 DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], unsigned long long key, unsigned long long dscore)
@@ -260,14 +190,6 @@ DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs
 DEVICE unsigned *words_of(Words<true> &words, unsigned visit, int group) { return words.kept[visit % 2][group]; }
 DEVICE unsigned *words_of(Words<false> &, unsigned, int) { return 0; }
 
-// A word decides for 32 cells, of which a thread of S^T has 4: the warpgroup shares them. Each thread makes its part.
-DEVICE void kept_make(unsigned *kept, const fagen_abi &p, int b, int h, int q0, int k)
-{
-	const DropoutKey key = dropout_key(p, b, h);
-	for (int i = mov_tid_x() % GROUP_THREADS; i < 2 * TILE_M; i += GROUP_THREADS)
-		kept[i] = dropout_bits(key, q0 + i / 32 * 16 + i / 8 % 4 * 2 + i % 2, k + i / 2 % 4 * 2);
-}
-
 // dS, packed, and P: if it is not yet, and without what dropout drops.
 DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
                         const float (&dp)[TILE_M / 2], const float (&delta)[TILE_M], const unsigned *words)
@@ -300,17 +222,6 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4]
 			ds[2 * j + r] = cvt_rn_x2(s[i] * (x - shift.x), s[i + 1] * (y - shift.y), Element{});
 		}
 	}
-}
-
-// dS^T becomes dS: a panel of this warpgroup's 64 keys.
-DEVICE void dscore_store(unsigned short (&to)[TILE_M][64], const unsigned (&ds)[TILE_M / 4])
-{
-	const int lane = mov_tid_x() % 32, warp = mov_tid_x() / 32 % 4;
-	const int row = lane % 8 + lane / 16 * 8, chunk = 2 * warp + lane / 8 % 2;
-	const unsigned at = cvta_shared(to) + row * 128 + (chunk ^ row % 8) * 16;
-#pragma unroll
-	for (int i = 0; i < TILE_M / 16; i++)
-		stmatrix_x4_trans(at + i * 2048, ds[4 * i], ds[4 * i + 1], ds[4 * i + 2], ds[4 * i + 3]);
 }
 
 // Adds this warpgroup's part of dQ^T to the tile's sums.
@@ -400,13 +311,6 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		mbarrier_arrive(smem.query_empty[stage]);
 }
 
-// Waits for a visit's Q; false: there is no such visit.
-DEVICE bool visit_wait(Smem &smem, unsigned visit)
-{
-	mbarrier_wait(smem.query_full[visit % STAGES], visit / STAGES & 1);
-	return smem.note[visit % NOTES].tile >= 0;
-}
-
 DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
@@ -454,7 +358,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
-	const Keys own = keys_taken(p);
+	const Keys own = keys_taken<1>(p);
 	if (own.k0 < 0)
 		return;
 	if (threadIdx.x == 0) {
@@ -479,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		if (warp == 0)
 			tiles_load(smem, p, maps, own);
 		else if (INPUTS)
-			inputs_load(smem, staged, p, own);
+			inputs_load<INPUT_THREADS>(smem, staged, p, own);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		keys_attend(smem, staged, p);

@@ -29,6 +29,30 @@ DEVICE void mbarrier_wait(unsigned long long &barrier, unsigned parity)
 	             : "memory");
 }
 
+// ---- clusters: CTAs that run together and reach each other's shared memory ----
+
+DEVICE unsigned cluster_ctarank()
+{
+	unsigned rank;
+	asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+	return rank;
+}
+// Where CTA `rank` of the cluster has what this one has at a shared address.
+DEVICE unsigned mapa(unsigned address, unsigned rank)
+{
+	unsigned there;
+	asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+	return there;
+}
+// mbarrier_arrive at a barrier of another CTA, an address of mapa.
+DEVICE void mbarrier_arrive_cluster(unsigned barrier)
+{
+	asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// All threads of all CTAs of the cluster that have not ended; all lanes of a warp together. What came before an arrival is seen behind the wait.
+DEVICE void barrier_cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+DEVICE void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 // ---- named barriers: 0 is __syncthreads ----
 
 DEVICE void barrier_sync(int id, int threads) { asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
@@ -64,6 +88,22 @@ DEVICE void cp_async_bulk(unsigned dst, const void *src, unsigned bytes, unsigne
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "l"(src),
 	             "r"(bytes), "r"(cvta_shared(&barrier))
+	             : "memory");
+}
+// The same box for every CTA of the cluster whose bit is set in `ctas`: to `dst` of each, and each one's own `barrier` receives its bytes.
+DEVICE void cp_async_bulk_tensor_4d_multicast(unsigned dst, const fagen_abi_map &map, unsigned long long &barrier, int column, int row,
+                                              int head, int batch, unsigned short ctas)
+{
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+	             "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+	             "l"(&map), "r"(cvta_shared(&barrier)), "r"(column), "r"(row), "r"(head), "r"(batch), "h"(ctas)
+	             : "memory");
+}
+// `bytes` of this CTA's shared memory to a CTA of the cluster, all multiples of 16; `dst` and `barrier`, which receives them, are its.
+DEVICE void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, unsigned barrier)
+{
+	asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "r"(src),
+	             "r"(bytes), "r"(barrier)
 	             : "memory");
 }
 // Orders this thread's writes to shared memory before reads of the async proxy (wgmma, bulk copies) that follow a barrier.

@@ -82,7 +82,7 @@ static bool buffer_read(struct bench *b, int i, void *to)
 	return !gpu_download(to, &b->buffer[i], 0, b->buffer[i].bytes, b->s->rt, b->s->options.device, &b->diag);
 }
 
-static bool bench_launch(struct bench *b, const char *name, int threads, size_t smem, void **params)
+static bool bench_launch_all(struct bench *b, const char *name, unsigned ctas, int threads, size_t smem, void **params)
 {
 	const struct driver *d = runtime_driver(b->s->rt);
 	const struct cuda_calls *cu = driver_calls(d);
@@ -97,13 +97,18 @@ static bool bench_launch(struct bench *b, const char *name, int threads, size_t 
 	if (!r)
 		r = cu->cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, (int)smem, kernel, device);
 	if (!r)
-		r = cu->cuLaunchKernel((cu_function)(void *)kernel, 1, 1, 1, (unsigned int)threads, 1, 1, (unsigned int)smem, NULL, params,
+		r = cu->cuLaunchKernel((cu_function)(void *)kernel, ctas, 1, 1, (unsigned int)threads, 1, 1, (unsigned int)smem, NULL, params,
 		                       NULL);
 	if (!r)
 		r = cu->cuCtxSynchronize();
 	if (r)
 		driver_fail(d, &f, r, name);
 	return !driver_pop(runtime_driver(b->s->rt), &f) && !r;
+}
+
+static bool bench_launch(struct bench *b, const char *name, int threads, size_t smem, void **params)
+{
+	return bench_launch_all(b, name, 1, threads, smem, params);
 }
 
 /* Maps of query, key and value as the library makes them for a launch, `count` of them; rows 0: the tensor has none, and no map. */
@@ -236,6 +241,53 @@ static bool transposed_right(struct bench *b)
 	free(x[0]);
 	free(x[1]);
 	free(out);
+	return ok;
+}
+
+/* Two CTAs: P^T Q and P K of 64 rows and 128 keys. */
+static bool pair_right(struct bench *b)
+{
+	const int dim = b->shape->dim_qk, panels = (dim + 63) / 64, columns = 64 * panels;
+	const int64_t count[] = {BATCH * HEADS * 64 * dim, BATCH * HEADS * 128 * dim, [AT_PROB] = 64 * 128};
+	int *x[AT_PROB + 1] = {NULL};
+	float *const keys = malloc(128 * (size_t)dim * 4), *const rows = malloc(64 * (size_t)columns * 4);
+	bool ok = keys && rows && buffer_make(b, AT_SCORES, NULL, 128 * (size_t)dim * 4) &&
+	          buffer_make(b, AT_OUT, NULL, 64 * (size_t)columns * 4);
+	for (int i = 0; i <= AT_PROB; i++) {
+		if (i == AT_VALUE)
+			continue;
+		x[i] = integers(count[i], i);
+		uint16_t *bits = encoded(x[i], count[i], b->shape->dtype == DTYPE_BF16);
+		ok = ok && buffer_make(b, i, bits, (size_t)count[i] * 2);
+		free(bits);
+	}
+	const struct fagen_abi abi = {.query = dense(&b->buffer[AT_QUERY], 64, dim), .key = dense(&b->buffer[AT_KEY], 128, dim)};
+	struct fagen_abi_maps maps;
+	void *params[] = {&maps, &b->buffer[AT_PROB].data, &b->buffer[AT_SCORES].data, &b->buffer[AT_OUT].data};
+	ok = ok && maps_make(b, &maps, &abi, 2, 64, 128) &&
+	     bench_launch_all(b, "pair", 2, 128, (size_t)(3 * panels + 2) * 8192 + 64, params) && buffer_read(b, AT_SCORES, keys) &&
+	     buffer_read(b, AT_OUT, rows);
+	const int *query = x[AT_QUERY] + (HEADS + 1) * 64 * dim, *key = x[AT_KEY] + (HEADS + 1) * 128 * dim, *prob = x[AT_PROB];
+	for (int k = 0; ok && k < 128; k++)
+		for (int d = 0; ok && d < dim; d++) {
+			int sum = 0;
+			for (int q = 0; q < 64; q++)
+				sum += prob[q * 128 + k] * query[q * dim + d];
+			if (keys[k * dim + d] != (float)sum)
+				ok = wrong(b, "P^T Q", k, d, keys[k * dim + d], sum);
+		}
+	for (int q = 0; ok && q < 64; q++)
+		for (int d = 0; ok && d < columns; d++) {
+			int sum = 0;
+			for (int k = 0; k < 128 && d < dim; k++)
+				sum += prob[q * 128 + k] * key[k * dim + d];
+			if (rows[q * columns + d] != (float)sum)
+				ok = wrong(b, "P K", q, d, rows[q * columns + d], sum);
+		}
+	for (int i = 0; i <= AT_PROB; i++)
+		free(x[i]);
+	free(keys);
+	free(rows);
 	return ok;
 }
 
@@ -422,6 +474,11 @@ void suite_ptx(struct suite *s)
 			continue;
 		}
 		const int keys = ptx_shapes[i].keys;
+		if (ptx_shapes[i].pair) {
+			bench_result(&b, pair_right(&b), "a pair of CTAs", "");
+			bench_close(&b);
+			continue;
+		}
 		bench_result(&b, products_right(&b, keys), "products", "");
 		bench_result(&b, products_right(&b, keys - 5), "products", "five rows of V cleared");
 		bench_result(&b, transposed_right(&b), "products", "the first operand transposed");

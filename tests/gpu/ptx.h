@@ -7,6 +7,7 @@
 struct ptx_shape {
 	enum dtype dtype;
 	int keys, dim_qk, dim_v; /* S 64 x keys, O 64 x dim_v */
+	bool pair;               /* products of sm90/bwd_pair: 64 keys and 64 rows; tests/gpu/pair.cu and not ptx.cu */
 };
 extern const struct ptx_shape ptx_shapes[];
 extern const int ptx_shape_count;

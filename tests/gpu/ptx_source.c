@@ -9,9 +9,11 @@
 /* Products of every width from the smallest to the largest; head dims of one panel and of many, some cut off in a step of 16
  * or in a panel. */
 const struct ptx_shape ptx_shapes[] = {
-	{DTYPE_BF16, 16, 16, 16},   {DTYPE_BF16, 64, 64, 64},    {DTYPE_BF16, 80, 40, 72},  {DTYPE_BF16, 128, 72, 96},
-	{DTYPE_BF16, 192, 128, 128}, {DTYPE_BF16, 64, 256, 256}, {DTYPE_FP16, 16, 72, 256}, {DTYPE_FP16, 80, 128, 64},
-	{DTYPE_FP16, 192, 40, 72},   {DTYPE_FP16, 176, 192, 16},
+	{DTYPE_BF16, 16, 16, 16, false},    {DTYPE_BF16, 64, 64, 64, false},    {DTYPE_BF16, 80, 40, 72, false},
+	{DTYPE_BF16, 128, 72, 96, false},   {DTYPE_BF16, 192, 128, 128, false}, {DTYPE_BF16, 64, 256, 256, false},
+	{DTYPE_FP16, 16, 72, 256, false},   {DTYPE_FP16, 80, 128, 64, false},   {DTYPE_FP16, 192, 40, 72, false},
+	{DTYPE_FP16, 176, 192, 16, false},  {DTYPE_BF16, 64, 256, 256, true},   {DTYPE_BF16, 64, 192, 128, true},
+	{DTYPE_FP16, 64, 136, 64, true},    {DTYPE_FP16, 64, 72, 200, true},
 };
 const int ptx_shape_count = sizeof ptx_shapes / sizeof *ptx_shapes;
 
@@ -34,6 +36,7 @@ int ptx_source(struct text *out, const struct ptx_shape *shape, struct diag *dia
 	if (!spec || !plan)
 		abort();
 	plan->pass = PASS_BACKWARD; /* which has every form of product */
+	snprintf(plan->templ, sizeof plan->templ, "sm90/%s", shape->pair ? "bwd_pair" : "bwd");
 	plan->candidate[0].tile_m = shape->keys;
 	spec->head_dim_qk = shape->dim_qk;
 	spec->dtype = shape->dtype;
@@ -49,8 +52,9 @@ int ptx_source(struct text *out, const struct ptx_shape *shape, struct diag *dia
 		text_addf(out, "#line 1 \"templates/%s\"\n", parts[i]);
 		rc = embed_read(out, parts[i], NULL, diag);
 	}
-	text_puts(out, "#line 1 \"tests/gpu/ptx.cu\"\n");
+	const char *const tests = shape->pair ? "tests/gpu/pair.cu" : "tests/gpu/ptx.cu";
+	text_addf(out, "#line 1 \"%s\"\n", tests);
 	free(plan);
 	free(spec);
-	return rc ? rc : file_add(out, "tests/gpu/ptx.cu", diag);
+	return rc ? rc : file_add(out, tests, diag);
 }

@@ -175,6 +175,15 @@ static const struct {
 	{CLASS_HD, "HD-11", "{head_dim: 160, " BOTH "}", "b1,h2,q150,k150"},
 	{CLASS_HD, "HD-12", "{head_dim: 256, mask: causal, kv_group: 8, " BOTH "}", "b2,h16/2,q512,k512,outlier"},
 	{CLASS_HD, "HD-12", "{head_dim: 256, mask: causal, kv_group: 8, " BOTH "}", "b2,h16/2,q512,k512,lowrank,seed2"},
+	{CLASS_HD, "HD", "{head_dim: 256, " BOTH "}", "b1,h2,q200,k64"}, /* pairs of CTAs, one of which has no key */
+	{CLASS_HD, "HD", "{head_dim: 256, " BOTH "}", "b1,h2,q64,k1"},
+	{CLASS_HD, "HD", "{head_dim: 256, mask: \"k + 200 <= q\", " BOTH "}", "b1,h2,q300,k300"}, /* and of which neither has a query */
+	{CLASS_HD, "HD", "{head_dim: 192, layout: packed, mask: causal, kv_group: 2, dropout: 0.2, " BOTH "}", "b4,h4/2,q300,k300"},
+	{CLASS_HD, "HD", "{head_dim: {qk: 256, v: 64}, layout: padded, sink: true, " BOTH "}", "b3,h3,q200,k330"},
+	{CLASS_HD, "HD", "{head_dim: {qk: 72, v: 200}, score: alibi, kv_group: 3, " BOTH "}", "b2,h6/2,q200,k300"},
+	{CLASS_HD, "HD", "{head_dim: 136, mask: {all: [causal, document]}, score: {softcap: {cap: 8}}, " BOTH "}", "b2,h2,q500,k500"},
+	{CLASS_HD, "HD", "{head_dim: {qk: 248, v: 136}, dtype: fp16, blocks: {size: 32, keep: {random: {seed: 3, chance: 0.5}}}, " BOTH "}",
+         "b1,h3,q400,k400"},
 	{CLASS_HD, "HD-13", "{head_dim: 16, kv_group: any, " BOTH "}", "b1,h12/2,q1,k4096"},
 	{CLASS_HD, "HD-14", "{head_dim: 128, kv_group: any, " BOTH "}", "b1,h40/8,q1,k100"},
 	{CLASS_HD, "HD-14", "{head_dim: 128, kv_group: any, " BOTH "}", "b1,h40/8,q64,k100"},
