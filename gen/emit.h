@@ -137,6 +137,10 @@ void blocks_print(struct text *, struct emit *);
 
 void wgmma_print(struct text *, const struct spec *, const struct plan *);
 
+/* ---- emit_short.c: a score that costs multiply-adds only ---- */
+
+void short_print(struct text *, const struct spec *, const struct program *); /* score_short */
+
 /* ---- emit_program.c ---- */
 
 /* LOGIT_SCALE times the emitted score is the logit in base 2. */

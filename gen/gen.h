@@ -401,6 +401,10 @@ int MUST_USE program_lower(struct program *, const struct spec *, struct diag *)
 int MUST_USE program_lower_mask(struct program *, const struct expr_pool *, int mask, struct diag *);
 void program_print(struct text *, const struct program *, const struct spec *);
 
+/* Some scores have a form for multiply-adds only, score_short of the emitted source. How far from 0 the base-2 logits may be for which it
+ * is right, to 2^-19.5 of them; 0: this score has none. */
+double program_short_logit(const struct spec *, const struct program *);
+
 enum tile_class { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 /* Class of the cells [q0,q1) x [k0,k1) by interval analysis, inputs unknown. Sound: never calls a tile with a visible cell
  * empty, never calls a tile with a hidden cell full; cells past the lengths are hidden. */

@@ -22,6 +22,7 @@ struct emitted {
 	int (*block_keep)(EMITTED_AT, int block_q, int block_k);
 	void (*load)(struct emitted_tile *, EMITTED_AT);
 	void (*cell)(struct emitted_cell *, const struct emitted_tile *, EMITTED_AT, int q, int k_lane, int offset, float s);
+	float (*score_short)(float s, float shift);
 	void (*plain)(struct emitted_cell *, EMITTED_AT, int q, int k, float s);
 	float (*sink)(const struct emitted_tile *);
 	float (*sink_plain)(EMITTED_AT);

@@ -91,6 +91,8 @@ static void w_cell(struct emitted_cell *c, const struct emitted_tile *t, EMITTED
 		c->input_grad[a] = input_grad(a, s, row, col, &in);
 }
 
+static float w_score_short(float s, float shift) { return score_short(s, shift); }
+
 static void w_plain(struct emitted_cell *c, EMITTED_AT, int q, int k, float s)
 {
 	const struct Scored both = score_plain(p, b, h, q, k, s);
@@ -122,6 +124,7 @@ const struct emitted PROGRAM_TABLE = {
 	w_block_keep,
 	w_load,
 	w_cell,
+	w_score_short,
 	w_plain,
 	w_sink,
 	w_sink_plain,

@@ -226,6 +226,8 @@ START_TEST(prologue)
 		"int BLOCK_K = 32;",
 		"int SINK = 1;",
 		"int SCORE_IDENTITY = 0;",
+		"int SCORE_SHORT = 0;",
+		"float SHORT_LOGIT = 0.0f;",
 		"int HEAD_INPUTS = 1;",
 		"int ROW_INPUTS = 1;",
 		"int COL_INPUTS = 1;",

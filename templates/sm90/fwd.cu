@@ -316,7 +316,8 @@ DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &
 		}
 }
 
-// Score and mask of the visit that has this number.
+// Score and mask of the visit that has this number. SHORT: the mask alone; the score, which rises with s, comes with the softmax.
+template <bool SHORT>
 DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &staged, const fagen_abi &p, const Attended &at, unsigned visit)
 {
 	if constexpr (VISIT_INPUTS)
@@ -324,7 +325,7 @@ DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &sta
 	const Item &item = smem.item[at.seat];
 	const Inputs in = {staged.head(at.seat),           staged.rows(at.seat),    staged.cols(visit % STAGES),
 	                   staged.cells(visit % STAGES), item.q0, at.note.tile * TILE_N, at.note.bits};
-	if constexpr (!SCORE_IDENTITY)
+	if constexpr (!SCORE_IDENTITY && !SHORT)
 		each_cell(s, p, in, item,
 		          [&](float &x, const RowState &row, const ColState &col) { x = score(x, row, col, &in); });
 	if (at.note.tile_class != TILE_FULL)
@@ -350,13 +351,14 @@ DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
 
 // P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
 // older sums shrink by; returns whether one rose. Neither: they stay, but rows that have seen nothing yet get the tile's maximum, so that
-// P of a row's only key is 1.
+// P of a row's only key is 1. Then S is raw, where the score has a short form.
 template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2])
 {
+	constexpr bool SHORT = SCORE_SHORT && !FIRST && !RUNNING;
 	if (!FIRST && !RUNNING && __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			const float m = row_maximum(s, r);
+			const float highest = row_maximum(s, r), m = SHORT ? score_short(highest, 0) * (1 / LOGIT_SCALE) : highest;
 			rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
 		}
 	}
@@ -395,8 +397,8 @@ template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], 
 #pragma unroll
 		for (int j = 0; j < BLOCKS_N; j++) {
 			float &a = s[4 * j + 2 * r], &b = s[4 * j + 2 * r + 1];
-			a = ex2(a * LOGIT_SCALE - shift[r]);
-			b = ex2(b * LOGIT_SCALE - shift[r]);
+			a = ex2(SHORT ? score_short(a, shift[r]) : a * LOGIT_SCALE - shift[r]);
+			b = ex2(SHORT ? score_short(b, shift[r]) : b * LOGIT_SCALE - shift[r]);
 			even += a, odd += b;
 		}
 		rows.sum[r] += even + odd;
@@ -463,7 +465,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		registers_pin(s);
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty[next % STAGES]);
-		scores_change(s, smem, staged, p, at, next);
+		scores_change<SCORE_SHORT && !RUNNING>(s, smem, staged, p, at, next);
 		const bool rise = softmax<false, RUNNING>(s, rows, factor);
 		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
 		if (!TAKE_TURNS)
@@ -526,6 +528,15 @@ DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, con
 	}
 }
 
+// Did the short score do for row half r, by its logits' sum? A logit above the range would alone make the sum as large. Those below it are
+// wrong, but so small that all keys of the entry together would not matter, 2^-REACH_BITS of the sum.
+constexpr float REACH_BITS = 16;
+DEVICE bool row_in_reach(const Rows &rows, int r, const Item &item, const fagen_abi &p)
+{
+	const float lse2 = rows_reference(rows, r) * LOGIT_SCALE + lg2(rows.sum[r]);
+	return lse2 < SHORT_LOGIT && lse2 > lg2(sequence_k(&p, item.b)) + (REACH_BITS - SHORT_LOGIT);
+}
+
 // Are these rows what they would be with a running maximum, up to rounding?
 DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Item &item, const fagen_abi &p)
 {
@@ -536,9 +547,9 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 #pragma unroll
 		for (int j = 0; j < BLOCKS_V; j++)
 			finite = acc[4 * j + 2 * r + 1] * 0.0f + (acc[4 * j + 2 * r] * 0.0f + finite);
-		const bool nothing = rows.max[r] == minus_infinity(); // seen: exact
+		const bool nothing = !SCORE_SHORT && rows.max[r] == minus_infinity(); // seen: exact. A short score may have sunk that far
 		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= LARGE_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
-		                  rows.sum[r] <= SUM_MOST && finite == 0;
+		                  rows.sum[r] <= SUM_MOST && finite == 0 && (!SCORE_SHORT || row_in_reach(rows, r, item, p));
 		trusted &= nothing || good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
 	}
 	return trusted;
@@ -559,7 +570,7 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 		registers_pin(s);
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty[at.visit % STAGES]);
-		scores_change(s, smem, staged, p, at, at.visit);
+		scores_change<false>(s, smem, staged, p, at, at.visit);
 		softmax<true, false>(s, rows, factor);
 		prob_pack(prob, s, smem, at);
 	}
