@@ -86,6 +86,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 				const float lse = *row_address(p.lse, b, h, first, q);
 				if (lse != -infinity()) {
 					lse2 = lse * 1.44269504088896341f;
+					if (fabsf(lse2) > 0x1p18f) // what rounding does to such logits must not make P of the largest exceed 1
+						lse2 += fabsf(lse2) * 0x1p-21f;
 					delta = sum - (p.dlse.data ? *row_address(p.dlse, b, h, first, q) : 0);
 				}
 			}

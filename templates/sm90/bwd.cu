@@ -2,9 +2,10 @@
 // tiles that see them stream past, one query head of the group after the other. Warpgroup 0 loads: its first warp walks and issues
 // bulk copies, the others stage inputs. The other two own 64 keys each, whose dK and dV stay in their registers. Products of a visit:
 //   S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q, dQ^T += K^T dS^T,   dS = P (dP - delta).
-// Transposed, P and dS are operands from the registers that they were made in. dQ alone needs dS of both warpgroups: it passes through
-// shared memory, and each of them computes half of dQ. dQ is summed over the key tiles in float32 global memory, in the order of the
-// accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
+// Transposed, P and dS are operands from the registers that they were made in. dV starts as soon as P is there and runs under dS. dQ alone
+// needs dS of both warpgroups: it passes through shared memory, each of them computes half of dQ, and a visit has the dQ of the one
+// before, so that neither waits for the other's dS of this one. dQ is summed over the key tiles in float32 global memory, by bulk copies
+// that add, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
 //
 // Inputs of the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
 
@@ -26,12 +27,17 @@ template <bool> struct Words { unsigned kept[2][WARPGROUPS][2 * TILE_M]; };
 template <> struct Words<false> {};
 struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 
+// The sums of a query tile lie in blocks of 16 columns and 8 rows, in the order [16-column block][8-row block]; inside a block as the lanes
+// hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
+constexpr int SUM_BLOCK = 128;
+
 struct alignas(16) Smem {
 	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
 	unsigned short value[PANELS_V][TILE_N][64];
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
 	unsigned short dscore[2][WARPGROUPS][TILE_M][64]; // of visits in turns: rows, a panel of keys from each warpgroup
+	float dquery[4 * WARPGROUPS][DQUERY_ROWS / 8][SUM_BLOCK]; // of each warp, on its way to the sums
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full, value_full;
@@ -39,6 +45,7 @@ struct alignas(16) Smem {
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
 	unsigned long long inputs_full[STAGES];
 	unsigned long long note_full[NOTES]; // for the warps that stage inputs
+	unsigned long long dscore_full[2], dscore_empty[2]; // writers of dS, each warp, before both warpgroups' dQ, and the other way round
 	Note note[NOTES];
 	Keys own;        // here and not in registers, which are full
 	WalkShared walk; // over the query tiles
@@ -46,11 +53,7 @@ struct alignas(16) Smem {
 using Buffers = Staged<2, STAGES, 2, STAGES>;
 static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_bwd.c disagree");
 
-enum { BARRIER_DSCORE = 1, BARRIER_GROUP }; // ids of named barriers; of the last one for each warpgroup
-
-// The sums of a query tile lie in blocks of 16 columns and 8 rows, in the order [16-column block][8-row block]; inside a block as the lanes
-// hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
-constexpr int SUM_BLOCK = 128;
+enum { BARRIER_GROUP = 1 }; // id of a named barrier for each warpgroup
 
 // ---- loading: warpgroup 0 ----
 
@@ -121,9 +124,11 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 
 DEVICE int lane_key() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // key g, of the tile
 
-// This warpgroup's part of dQ^T = K^T dS^T.
-DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], unsigned long long key, unsigned long long dscore)
+// This warpgroup's part of dQ^T = K^T dS^T, of the visit whose dS is in this buffer.
+DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], const Smem &smem, int group, int buffer)
 {
+	const unsigned long long key = wgmma_desc(smem.key[PANELS_QK == 2 ? group : 0], TILE_N * 128);
+	const unsigned long long dscore = wgmma_desc(smem.dscore[buffer][0][PANELS_QK == 2 ? 0 : DQUERY_ROWS * group], 0);
 	registers_pin(acc);
 	wgmma_fence();
 #pragma unroll
@@ -155,8 +160,7 @@ DEVICE void probabilities(float (&s)[TILE_M / 2], unsigned (&prob)[TILE_M / 4], 
 			for (int r = 0; r < 2; r++) {
 				float &x = s[4 * j + 2 * r + e];
 				const Scored scored = score_grad(x, row, col[r], &in);
-				// Rounding of huge logits stays below 1.
-				float probability = ex2(fminf(scored.score * LOGIT_SCALE - (e == 0 ? shift.x : shift.y), 0));
+				float probability = ex2(scored.score * LOGIT_SCALE - (e == 0 ? shift.x : shift.y));
 				float derivative = probability * scored.grad;
 				if (PARTIAL && !mask_keep(row, col[r], &in)) // whose derivative may be anything, NaN too
 					probability = derivative = 0;
@@ -190,53 +194,81 @@ DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs
 DEVICE unsigned *words_of(Words<true> &words, unsigned visit, int group) { return words.kept[visit % 2][group]; }
 DEVICE unsigned *words_of(Words<false> &, unsigned, int) { return 0; }
 
-// dS, packed, and P: if it is not yet, and without what dropout drops.
-DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2],
-                        const float (&dp)[TILE_M / 2], const float (&delta)[TILE_M], const unsigned *words)
+// Dropout of a pair of rows, and of those 8 below them. The decision of rows in the upper or lower half becomes the sign of byte 0 or 2;
+// that of key g + 8 is the bit below.
+DEVICE uint2 kept_pair(const unsigned *words, int j)
 {
-	const int row_2t = lane_row(), key = lane_key();
-	uint2 kept = {0, 0}; // of a pair of rows, and of those 8 below them
+	const int key = lane_key(), g = key % 8, left = key / 8 % 8, right = g % 2 * 8;
+	const uint2 kept = *reinterpret_cast<const uint2 *>(words + 16 * j + lane_row() * 4 + g / 2 * 2);
+	return make_uint2(kept.x << left >> right, kept.y << left >> right);
+}
+
+// P, packed: if it is not yet, and without what dropout drops.
+DEVICE void prob_make(unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2], const unsigned *words)
+{
+	if constexpr (SCORE_IDENTITY)
+#pragma unroll
+		for (int i = 0; i < TILE_M / 4; i++)
+			prob[i] = cvt_rn_x2(s[2 * i], s[2 * i + 1], Element{});
+	if constexpr (DROPOUT) {
+		uint2 kept = {0, 0};
+#pragma unroll
+		for (int j = 0; j < BLOCKS_M; j++) {
+			if (j % 2 == 0)
+				kept = kept_pair(words, j);
+#pragma unroll
+			for (int r = 0; r < 2; r++)
+				prob[2 * j + r] &= prmt(kept.x << r, kept.y << r, j % 2 == 0 ? 0xCC88 : 0xEEAA);
+		}
+	}
+}
+
+// dS, packed.
+DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2], const float (&dp)[TILE_M / 2],
+                        const float (&delta)[TILE_M], const unsigned *words)
+{
+	const int row_2t = lane_row();
+	uint2 kept = {0, 0};
 #pragma unroll
 	for (int j = 0; j < BLOCKS_M; j++) {
 		const float2 shift = *reinterpret_cast<const float2 *>(&delta[8 * j + row_2t]);
 		if constexpr (DROPOUT)
-			if (j % 2 == 0) {
-				const int g = key % 8;
-				kept = *reinterpret_cast<const uint2 *>(words + 16 * j + row_2t * 4 + g / 2 * 2);
-				// The decision of rows in the upper or lower half becomes the sign of byte 0 or 2; that of key g + 8 is the bit below.
-				const int left = key / 8 % 8, right = g % 2 * 8;
-				kept.x = kept.x << left >> right, kept.y = kept.y << left >> right;
-			}
+			if (j % 2 == 0)
+				kept = kept_pair(words, j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int i = 4 * j + 2 * r;
 			float x = dp[i], y = dp[i + 1];
-			if constexpr (SCORE_IDENTITY)
-				prob[2 * j + r] = cvt_rn_x2(s[i], s[i + 1], Element{});
 			if constexpr (DROPOUT) {
-				const unsigned a = kept.x << r, b = kept.y << r;
-				prob[2 * j + r] &= prmt(a, b, j % 2 == 0 ? 0xCC88 : 0xEEAA);
-				x = __uint_as_float(__float_as_uint(x) & prmt(a, 0, j % 2 == 0 ? 0x8888 : 0xAAAA)) * KEEP_SCALE;
-				y = __uint_as_float(__float_as_uint(y) & prmt(b, 0, j % 2 == 0 ? 0x8888 : 0xAAAA)) * KEEP_SCALE;
+				x = __uint_as_float(__float_as_uint(x) & prmt(kept.x << r, 0, j % 2 == 0 ? 0x8888 : 0xAAAA)) * KEEP_SCALE;
+				y = __uint_as_float(__float_as_uint(y) & prmt(kept.y << r, 0, j % 2 == 0 ? 0x8888 : 0xAAAA)) * KEEP_SCALE;
 			}
 			ds[2 * j + r] = cvt_rn_x2(s[i] * (x - shift.x), s[i + 1] * (y - shift.y), Element{});
 		}
 	}
 }
 
-// Adds this warpgroup's part of dQ^T to the tile's sums.
-DEVICE void dquery_add(float *sums, const float (&acc)[DQUERY_ROWS / 2], int group)
+// Adds this warpgroup's part of dQ^T to the tile's sums. Each warp's part lies together there: it goes through shared memory, as one copy.
+DEVICE void dquery_add(Smem &smem, float *sums, const float (&acc)[DQUERY_ROWS / 2], int group)
 {
-	const int warp = mov_tid_x() / 32 % 4;
+	const int warp = mov_tid_x() / 32 % 4, lane = mov_tid_x() % 32;
 	const int column = PANELS_QK == 2 ? 4 * group + warp : warp; // 16-column block
 	const int block = PANELS_QK == 2 ? 0 : group * (DQUERY_ROWS / 8);
 	if (HEAD_DIM_QK % 64 != 0 && column >= STEPS_QK)
 		return;
-	float *const to = sums + (column * BLOCKS_M + block) * SUM_BLOCK + mov_tid_x() % 32 * 4;
+	auto &part = smem.dquery[4 * group + warp];
+	if (lane == 0)
+		cp_async_bulk_wait_read();
+	__syncwarp(); // the copy of the visit before has read what is written now
 #pragma unroll
-	for (int j = 0; j < DQUERY_ROWS / 8; j++) {
-		const float four[4] = {acc[4 * j], acc[4 * j + 1], acc[4 * j + 2], acc[4 * j + 3]};
-		red_add_4(to + j * SUM_BLOCK, four, Width<4>{});
+	for (int j = 0; j < DQUERY_ROWS / 8; j++)
+		st_shared_16(cvta_shared(part[j]) + lane * 16, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
+		                                                         __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
+	fence_proxy_async();
+	__syncwarp(); // writers before the copy
+	if (lane == 0) {
+		cp_reduce_async_bulk_add(sums + (column * BLOCKS_M + block) * SUM_BLOCK, cvta_shared(part), sizeof part);
+		cp_async_bulk_commit_group();
 	}
 }
 
@@ -244,10 +276,12 @@ DEVICE void dquery_add(float *sums, const float (&acc)[DQUERY_ROWS / 2], int gro
 struct Attended {
 	const int group;
 	unsigned visit;
+	int index; // of the query tile of the visit before
 };
 
-// One visit: all five products. Nothing is under way when it begins or ends.
-DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], const Attended &at, Smem &smem,
+// One visit: four products of its own, and dQ of the visit before; in the first one that product is of nothing, and nobody looks at it.
+// Nothing is under way when it begins or ends.
+DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], Attended &at, Smem &smem,
                          const Buffers &staged, const fagen_abi &p)
 {
 	const Note &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
@@ -284,19 +318,24 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		probabilities<false>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
 	else
 		probabilities<true>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
-	wgmma_wait_group<0>(); // dP
-	registers_pin(dp);
+	const unsigned *const words = words_of(smem.rows, at.visit, group);
 	if constexpr (DROPOUT) // writers of the words before their readers; those of the words before last are past the last one
 		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
-	dscore_make(ds, prob, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
-	// The readers of this buffer's old dS are past the last visit's barrier.
-	dscore_store(smem.dscore[at.visit % 2][group], ds);
+	prob_make(prob, s, words);
 	product_rs(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
+	wgmma_wait_group<1>(); // dP, while dV is under way
+	registers_pin(dp);
+	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words);
+	const int buffer = at.visit % 2, before = buffer ^ 1;
+	mbarrier_wait(smem.dscore_empty[buffer], (at.visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
+	dscore_store(smem.dscore[buffer][group], ds);
 	fence_proxy_async();
-	barrier_sync(BARRIER_DSCORE, WARPGROUPS * GROUP_THREADS); // writers of dS before its readers
+	__syncwarp(); // writers of dS before the arrival of their warp
+	if (mov_tid_x() % 32 == 0)
+		mbarrier_arrive(smem.dscore_full[buffer]);
+	mbarrier_wait(smem.dscore_full[before], ((at.visit + 1) / 2 & 1) ^ 1); // before the first visit there is none: ended
 	float dquery[DQUERY_ROWS / 2];
-	dquery_issue(dquery, wgmma_desc(smem.key[PANELS_QK == 2 ? group : 0], TILE_N * 128),
-	             wgmma_desc(smem.dscore[at.visit % 2][0][PANELS_QK == 2 ? 0 : DQUERY_ROWS * group], 0));
+	dquery_issue(dquery, smem, group, before);
 	wgmma_wait_group<1>(); // dV
 	registers_pin(dvalue);
 	if (leads)
@@ -304,7 +343,12 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dQ
 	registers_pin(dquery);
-	dquery_add(tile_sums(p, note.index), dquery, group);
+	if (at.visit > 0) {
+		if (leads)
+			mbarrier_arrive(smem.dscore_empty[before]);
+		dquery_add(smem, tile_sums(p, at.index), dquery, group);
+	}
+	at.index = note.index;
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
 	if (leads)
@@ -314,7 +358,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
-	Attended at = {group, 0};
+	Attended at = {group, 0, 0};
 	float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
@@ -338,6 +382,15 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			visit_attend(dkey, dvalue, at, smem, staged, p);
 			at.visit++;
 		} while (visit_wait(smem, at.visit));
+		const unsigned last = at.visit - 1;
+		float dquery[DQUERY_ROWS / 2];
+		mbarrier_wait(smem.dscore_full[last % 2], last / 2 & 1);
+		dquery_issue(dquery, smem, group, last % 2);
+		wgmma_wait_group<0>();
+		registers_pin(dquery);
+		dquery_add(smem, tile_sums(p, at.index), dquery, group);
+		if (mov_tid_x() % 32 == 0)
+			cp_async_bulk_wait(); // the sums are there when the grid ends
 	}
 
 	const Keys own = smem.own;
@@ -374,6 +427,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		}
 		for (int i = 0; i < NOTES; i++)
 			mbarrier_init(smem.note_full[i], 1);
+		for (int i = 0; i < 2; i++) {
+			mbarrier_init(smem.dscore_full[i], 4 * WARPGROUPS);
+			mbarrier_init(smem.dscore_empty[i], WARPGROUPS);
+		}
 		fence_mbarrier_init();
 	}
 	__syncthreads(); // barriers before their users

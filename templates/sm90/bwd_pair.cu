@@ -229,8 +229,7 @@ DEVICE void probabilities(float (&s)[TILE_M / 2], unsigned (&prob)[4], int step,
 			for (int r = 0; r < 2; r++) {
 				float &x = s[4 * j + 2 * r + e];
 				const Scored scored = score_grad(x, row, col[r], &in);
-				// Rounding of huge logits stays below 1.
-				const float probability = ex2(fminf(scored.score * LOGIT_SCALE - (e == 0 ? shift.x : shift.y), 0));
+				const float probability = ex2(scored.score * LOGIT_SCALE - (e == 0 ? shift.x : shift.y));
 				x = probability * scored.grad;
 				if (e == 0)
 					first[r] = probability;

@@ -106,6 +106,15 @@ DEVICE void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, un
 	             "r"(bytes), "r"(barrier)
 	             : "memory");
 }
+// Adds float32 values in shared memory to those in global memory: `bytes`, a multiple of 16. Of this thread's group of copies.
+DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes)
+{
+	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
+}
+DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Of this thread's groups the shared memory has been read; or all is done.
+DEVICE void cp_async_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+DEVICE void cp_async_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Orders this thread's writes to shared memory before reads of the async proxy (wgmma, bulk copies) that follow a barrier.
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -320,6 +320,27 @@ static bool bulk_right(struct bench *b, unsigned bytes)
 	return true;
 }
 
+/* Bulk copies that add, of four warps into the same place, one round after the other in the same shared memory. */
+static bool reduction_right(struct bench *b, unsigned bytes)
+{
+	float sums[1024];
+	int rounds = 50;
+	for (int i = 0; i < 1024; i++)
+		sums[i] = (float)(3 * i);
+	if (!buffer_make(b, AT_OUT, sums, sizeof sums))
+		return false;
+	void *params[] = {&b->buffer[AT_OUT].data, &bytes, &rounds};
+	if (!bench_launch(b, "reduction", 128, 4 * 4096, params) || !buffer_read(b, AT_OUT, sums))
+		return false;
+	for (int i = 0; i < 1024; i++) {
+		const int added = 4 * i * rounds + rounds * (rounds - 1) / 2 * (0 + 1 + 2 + 3);
+		const int want = 3 * i + (i < (int)bytes / 4 ? added : 0);
+		if (sums[i] != (float)want)
+			return wrong(b, "sums", i, 0, sums[i], want);
+	}
+	return true;
+}
+
 /* ---- boxes ---------------------------------------------------------------------------------------------------------------- */
 
 /* Strides of keys [BATCH][HEADS][BOX_ROWS][dim] in rows; 0: all the same. */
@@ -484,6 +505,8 @@ void suite_ptx(struct suite *s)
 		bench_result(&b, transposed_right(&b), "products", "the first operand transposed");
 		bench_result(&b, bulk_right(&b, 16), "bulk copy, stmatrix", "16 bytes");
 		bench_result(&b, bulk_right(&b, 4096 - 48), "bulk copy, stmatrix", "4048 bytes");
+		bench_result(&b, reduction_right(&b, 16), "bulk sums", "16 bytes");
+		bench_result(&b, reduction_right(&b, 4096), "bulk sums", "4096 bytes");
 		for (int layout = 0; layout < (int)(sizeof box_layouts / sizeof *box_layouts); layout++)
 			bench_result(&b, boxes_right(&b, layout), "boxes", box_layouts[layout].name);
 		bench_result(&b, ring_right(&b), "ring", "");
