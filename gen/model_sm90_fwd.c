@@ -10,16 +10,16 @@ enum { GROUP_WARPS = 4, GROUP_ROWS = 64 }; /* of a warpgroup */
 static const double wgmma_flop_clk = 4096;
 /* Fitted to 600 timings on an H200, d 64 to 256, causal and full, sequences of 512 to 8k, 6% root mean square of the good tiles, the chosen
  * one at most 4% slower than the best: clocks of ex2 and of other float operations beside wgmma over those alone, the norm that joins the
- * terms for two and three warpgroups that take turns, and what a visit and an item cost beside: the first product, the first softmax and
- * the epilogue of an item hide behind nothing. A third stage loads more of the next item meanwhile, and slows long items. */
+ * terms for two and three warpgroups that take turns, and what a visit and an item cost beside: the first softmax and the epilogue of an
+ * item hide behind little. A third stage loads more of the next item meanwhile, and slows long items. */
 static const double exp_beside = 1.05, alu_beside = 0.57;
 static const double overlap[] = {[2] = 2.15, [3] = 5.45};
-static const double visit_clocks[] = {[2] = 457, [3] = 681}, item_clocks[] = {[2] = 3420, [3] = 4940};
+static const double visit_clocks[] = {[2] = 457, [3] = 681}, item_clocks[] = {[2] = 2720, [3] = 4240};
 static const double third_stage_visit = 73, third_stage_item = -370;
 
 /* Multiply-adds of a short score beside the one that scales without it, and the clocks that 128 cells of each take where a warp's scheduler
- * has tensor products, exponentials and sums to issue too: from loops with 3 and 4 terms on an H200. */
-static const double short_operations = 5, short_clocks = 1.2;
+ * has tensor products, exponentials and sums to issue too: softcap beside none, d 128, on an H200. */
+static const double short_operations = 5, short_clocks = 0.85;
 
 static int panels(int head_dim) { return (head_dim + 63) / 64; }
 
@@ -31,7 +31,8 @@ static int accumulators(int tile_n, const struct spec *spec) { return tile_n / 2
 static int accumulators_most(int warpgroups, const struct program *program)
 {
 	const bool long_load = program->scan || program->run_count > 1 || program->access_count > 0;
-	return (warpgroups == 3 ? 128 : 196) - (program->score_identity ? 0 : 8) - (long_load ? warpgroups == 3 ? 8 : 16 : 0);
+	const int score = program->score_identity ? 0 : warpgroups == 2 && program->access_count > 0 ? 24 : 8;
+	return (warpgroups == 3 ? 128 : 196) - score - (long_load ? warpgroups == 3 ? 8 : 16 : 0);
 }
 
 /* Does the score change with q or k beside s? Then it may grow along a row without end. */

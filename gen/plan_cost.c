@@ -209,15 +209,17 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double outer_heads = walk.keys_inside || main->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
 	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
 	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
-	double accum_row = 0, side_bytes = 0;
+	double accum_row = 0, side_bytes = 0, added_bytes = 0;
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *piece = &recipe->piece[i];
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
 		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by
-		 * another; statistics are written by another kernel and streamed by the main one. */
+		 * another; it reads them too, to add to them, where L2 has not kept them. Statistics are written by another kernel
+		 * and streamed by the main one. */
 		const bool sums = piece->size == SIZE_ROWS_QK && piece->unit >= spec->head_dim_qk;
 		accum_row += sums ? 4.0 * piece->unit : 0;
 		side_bytes += bytes * (sums ? 3 : 1 + piece->zeroed);
+		added_bytes += sums && bytes > l2_usable * device->l2_mib * 1048576 ? bytes : 0;
 	}
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
 		side_bytes +=
@@ -240,7 +242,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	double passes = fits ? 1 : ceil_div(ctas_inner, resident) * c->visited;
 	passes = passes > 1 ? passes : 1;
 	const double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
-	c->hbm_bytes = main_bytes + side_bytes + inputs.hbm_bytes;
+	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
 
 	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
 	const double per_sm = items / device->sms;

@@ -389,8 +389,6 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		wgmma_wait_group<0>();
 		registers_pin(dquery);
 		dquery_add(smem, tile_sums(p, at.index), dquery, group);
-		if (mov_tid_x() % 32 == 0)
-			cp_async_bulk_wait(); // the sums are there when the grid ends
 	}
 
 	const Keys own = smem.own;
@@ -403,6 +401,8 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, t, used, written);
 		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, KEEP_SCALE, t, used, written);
 	}
+	if (mov_tid_x() % 32 == 0)
+		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)

@@ -34,7 +34,7 @@ static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >=
 static_assert(KEEP_256 == 256 || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
-enum ItemKind { ITEM_END, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
+enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
 struct Item { int kind, b, h, q0; };
 struct Note : Visit { int last; }; // 1: the item's last visit
 
@@ -148,6 +148,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			smem.failed[n % 2] = 0;
 		}
 	};
+	bool paused = false;
 	for (unsigned i = 0;; i++) {
 		const int seat = i % 2;
 		Item item = {ITEM_END, 0, 0, 0};
@@ -159,14 +160,15 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				item = {ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
 			number = item_number(p, ++round, leader);
 		}
-		if (item.kind == ITEM_END && i >= 1)
-			again(i - 1, item);
+		if (item.kind == ITEM_END && i >= 1 && !paused)
+			item.kind = ITEM_PAUSE; // the verdict on the item before is not awaited here: those who compute look at this one first
+		paused = item.kind == ITEM_PAUSE;
 
 		const int b = item.b, h = item.h, h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
 		const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_k = first_k(&p, b);
 		int next = -1, tile = -1, class_ = TILE_EMPTY;
 		bool more = false;
-		if (item.kind != ITEM_END) {
+		if (item.kind > ITEM_PAUSE) {
 			if (leader)
 				walk_begin<true>(smem.walk, p, b, item.q0);
 			__syncwarp();
@@ -241,7 +243,7 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		mbarrier_wait(smem.item_full[seat], i / 2 & 1);
 		const Item item = smem.item[seat];
 		if constexpr (HEAD_INPUTS)
-			if (item.kind != ITEM_END)
+			if (item.kind > ITEM_PAUSE)
 				head_load(staged.head(seat), &p, item.b, item.h, thread, INPUT_THREADS);
 		if constexpr (ROW_INPUTS)
 			if (item.kind >= ITEM_SPECULATIVE)
@@ -252,7 +254,7 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		if (item.kind == ITEM_END)
 			return;
 		if constexpr (VISIT_INPUTS) {
-			bool last = item.kind == ITEM_EMPTY;
+			bool last = item.kind <= ITEM_EMPTY;
 			while (!last) {
 				mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
 				const int k0 = smem.note[visit % NOTES].tile * TILE_N;
@@ -349,39 +351,36 @@ DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
 	return quad_max(m);
 }
 
-// P in place of S. FIRST: the tile's maxima become the references. RUNNING: references rise when they must, and `factor` is what
+// P in place of S. FIRST: the tile's maxima become the references. Running: references rise when they must, and `factor` is what
 // older sums shrink by; returns whether one rose. Neither: they stay, but rows that have seen nothing yet get the tile's maximum, so that
-// P of a row's only key is 1. Then S is raw, where the score has a short form.
-template <bool FIRST, bool RUNNING> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2])
+// P of a row's only key is 1. SHORT: S is raw.
+template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Rows &rows, float (&factor)[2], bool running)
 {
-	constexpr bool SHORT = SCORE_SHORT && !FIRST && !RUNNING;
-	if (!FIRST && !RUNNING && __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+	float shift[2];
+	bool rise = false, large[2];
+	if (FIRST || running || __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const float highest = row_maximum(s, r), m = SHORT ? score_short(highest, 0) * (1 / LOGIT_SCALE) : highest;
-			rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
-		}
-	}
-	float shift[2];
-	bool rise = false, large[2];
-#pragma unroll
-	for (int r = 0; r < 2; r++) {
-		if constexpr (FIRST || RUNNING) {
-			const float m = row_maximum(s, r);
 			if constexpr (FIRST) {
 				rows.max[r] = m, rows.sum[r] = 0;
-			} else {
+			} else if (running) {
 				const bool up = (m - rows.max[r]) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
 				factor[r] = up ? ex2((rows.max[r] - m) * LOGIT_SCALE) : 1;
 				rows.max[r] = up ? m : rows.max[r];
 				rows.sum[r] *= factor[r];
 				rise |= up;
+			} else {
+				rows.max[r] = rows.max[r] == minus_infinity() ? m : rows.max[r];
 			}
 		}
+	}
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
 		shift[r] = rows_reference(rows, r) * LOGIT_SCALE;
 		large[r] = fabsf(shift[r]) > LARGE_LOGIT;
 	}
-	if ((FIRST || RUNNING) && __any_sync(~0u, large[0] || large[1])) { // of other rows nothing changes
+	if ((FIRST || running) && __any_sync(~0u, large[0] || large[1])) { // of other rows nothing changes
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const float before = large[r] ? rows_reference(rows, r) : 0;
@@ -443,14 +442,25 @@ DEVICE void value_wait(Smem &smem, const Attended &at)
 	}
 }
 
+// S of a visit, whose note is at hand, is there: its keys are free, and after an item's last one its queries.
+DEVICE void scores_done(Smem &smem, const Attended &at, unsigned visit)
+{
+	if (first_thread()) {
+		mbarrier_arrive(smem.key_empty[visit % STAGES]);
+		if (at.note.last)
+			mbarrier_arrive(smem.query_empty);
+	}
+}
+
 // All visits but the first: S of the next one and O of this one are under way together, and the softmax of the next under O's.
-template <bool RUNNING>
+// SHORT: with the short score, not running.
+template <bool SHORT>
 DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], Rows &rows, Attended &at, Smem &smem,
-                          const Buffers &staged, const fagen_abi &p)
+                          const Buffers &staged, const fagen_abi &p, bool running)
 {
 #pragma unroll 1
 	while (!at.note.last) {
-		float s[TILE_N / 2], factor[2];
+		float s[TILE_N / 2], factor[2] = {1, 1};
 		const unsigned next = at.visit + 1;
 		mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
 		if constexpr (TAKE_TURNS)
@@ -463,10 +473,9 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		at.note = smem.note[next % NOTES];
 		wgmma_wait_group<1>(); // S
 		registers_pin(s);
-		if (first_thread())
-			mbarrier_arrive(smem.key_empty[next % STAGES]);
-		scores_change<SCORE_SHORT && !RUNNING>(s, smem, staged, p, at, next);
-		const bool rise = softmax<false, RUNNING>(s, rows, factor);
+		scores_done(smem, at, next);
+		scores_change<SHORT>(s, smem, staged, p, at, next);
+		const bool rise = softmax<false, SHORT>(s, rows, factor, running);
 		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
 		if (!TAKE_TURNS)
 			known_here(rows.sum[0] + rows.sum[1]);
@@ -475,7 +484,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		if (first_thread())
 			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
 		prob_pack(prob, s, smem, at);
-		if (RUNNING && __any_sync(~0u, rise)) {
+		if (running && __any_sync(~0u, rise)) {
 #pragma unroll
 			for (int j = 0; j < BLOCKS_V; j++)
 #pragma unroll
@@ -555,41 +564,46 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 	return trusted;
 }
 
-// One item that sees something. Returns whether it must be done again.
-DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, Attended &at)
+// S of the first visit of an item. Returns whether there is one; if not S is of anything, and nobody looks at it.
+DEVICE bool first_scores_issue(float (&s)[TILE_N / 2], Smem &smem, int group, unsigned item, unsigned visit)
+{
+	mbarrier_wait(smem.query_full, item & 1);
+	const bool some = smem.item[item % 2].kind >= ITEM_SPECULATIVE;
+	if (some)
+		mbarrier_wait(smem.key_full[visit % STAGES], visit / STAGES & 1);
+	scores_issue(s, smem, group, visit % STAGES);
+	return some;
+}
+
+// One item that sees something; s holds S of its first visit, and at the end that of the next item's. Returns whether it must be done again.
+DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Buffers &staged, const fagen_abi &p, Attended &at, unsigned i)
 {
 	float acc[HEAD_DIM_V / 2]; // O, unnormalised
 	unsigned prob[TILE_N / 4];
 	Rows rows;
 	{
-		float s[TILE_N / 2], factor[2];
-		mbarrier_wait(smem.key_full[at.visit % STAGES], at.visit / STAGES & 1);
+		float factor[2];
 		at.note = smem.note[at.visit % NOTES];
-		scores_issue(s, smem, at.group, at.visit % STAGES);
-		wgmma_wait_group<0>();
-		registers_pin(s);
-		if (first_thread())
-			mbarrier_arrive(smem.key_empty[at.visit % STAGES]);
+		scores_done(smem, at, at.visit);
 		scores_change<false>(s, smem, staged, p, at, at.visit);
-		softmax<true, false>(s, rows, factor);
+		softmax<true, false>(s, rows, factor, true);
 		prob_pack(prob, s, smem, at);
 	}
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)
 		acc[i] = 0;
 	const bool speculative = SPECULATE && smem.item[at.seat].kind == ITEM_SPECULATIVE;
-	if (speculative)
-		visits_attend<false>(acc, prob, rows, at, smem, staged, p);
+	if (SCORE_SHORT && speculative)
+		visits_attend<SCORE_SHORT>(acc, prob, rows, at, smem, staged, p, false);
 	else
-		visits_attend<true>(acc, prob, rows, at, smem, staged, p);
-	if (first_thread())
-		mbarrier_arrive(smem.query_empty);
+		visits_attend<false>(acc, prob, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
 	value_wait(smem, at);
 	values_issue(acc, prob, smem, at.visit % STAGES);
+	some = first_scores_issue(s, smem, at.group, i + 1, at.visit + 1); // under the end of this item
 #pragma unroll
 	for (int r = 0; r < 2; r++)
 		rows.sum[r] = quad_sum(rows.sum[r]);
-	wgmma_wait_group<0>();
+	wgmma_wait_group<1>(); // O
 	registers_pin(acc);
 	if (first_thread())
 		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
@@ -598,6 +612,8 @@ DEVICE bool item_attend(Smem &smem, const Buffers &staged, const fagen_abi &p, A
 	                   barrier_red_or(BARRIER_GROUP + at.group, GROUP_THREADS, !rows_trusted(acc, rows, smem.item[at.seat], p));
 	if (!again)
 		rows_store(acc, rows, staged, p, smem, at.seat);
+	wgmma_wait_group<0>(); // S
+	registers_pin(s);
 	return again;
 }
 
@@ -607,32 +623,40 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 	if (TAKE_TURNS && group == WARPGROUPS - 1)
 		barrier_arrive(BARRIER_TURN, 2 * GROUP_THREADS); // group 0 begins
 	unsigned visit = 0;
+	float s[TILE_N / 2];
+	bool some = first_scores_issue(s, smem, group, 0, 0);
+	wgmma_wait_group<0>();
+	registers_pin(s);
 #pragma unroll 1
 	for (unsigned i = 0;; i++) {
 		const int seat = i % 2;
-		mbarrier_wait(smem.query_full, i & 1);
 		const int kind = smem.item[seat].kind, b = smem.item[seat].b;
 		if (kind == ITEM_END)
 			break;
-		DropoutKey dropout = {};
-		if constexpr (KEEP_256 < 256) {
-			const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-			const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-			dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + smem.item[seat].h), (unsigned)offset};
-		}
 		bool again = false;
-		if (kind == ITEM_EMPTY) {
+		if (some) {
+			DropoutKey dropout = {};
+			if constexpr (KEEP_256 < 256) {
+				const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+				const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+				dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + smem.item[seat].h), (unsigned)offset};
+			}
+			Attended at = {group, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, b), dropout, {}, visit};
+			again = item_attend(s, some, smem, staged, p, at, i);
+			visit = at.visit;
+		} else {
 			// No product keeps the warps of this group together: all of them are done with the item before, and have seen this one,
 			// before another may take a seat.
 			barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
 			if (first_thread())
 				mbarrier_arrive(smem.query_empty);
-			const float acc[HEAD_DIM_V / 2] = {};
-			rows_store(acc, {{0, 0}, {0, 0}}, staged, p, smem, seat);
-		} else {
-			Attended at = {group, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, b), dropout, {}, visit};
-			again = item_attend(smem, staged, p, at);
-			visit = at.visit;
+			if (kind == ITEM_EMPTY) {
+				const float acc[HEAD_DIM_V / 2] = {};
+				rows_store(acc, {{0, 0}, {0, 0}}, staged, p, smem, seat);
+			}
+			some = first_scores_issue(s, smem, group, i + 1, visit);
+			wgmma_wait_group<0>();
+			registers_pin(s);
 		}
 		if (first_thread()) {
 			if (again)
