@@ -55,6 +55,9 @@ struct ref_backward {
 	/* The same shape: root of the sum of the squares of what the cells (rows, for the sink) added to each element, the
 	 * scale of what rounding may do to the sum. NULL, or NULL entries: not wanted. The yardstick leaves it alone. */
 	double **input_spread;
+	/* The shape of dquery: what one unit of rounding of the dtype in P and O, as a forward pass has it, may do to an element
+	 * through delta = rowsum(dO * O): root of the sum of squares over the keys. NULL: not wanted. The yardstick leaves it alone. */
+	double *dquery_spread;
 	/* Results of the forward pass, which are needed on the way. NULL: not wanted. */
 	double *out, *lse;
 };
@@ -142,9 +145,11 @@ struct compare_result {
 };
 
 /* got against want, NaN and infinite positions exactly. Elsewhere |got - want| is at most 1.5 times the largest error
- * of `plain` in the tensor, plus 2 ulp of the row's magnitude, plus the floor; and in the mean square at most twice that
- * of `plain`, plus half an ulp and the floor. */
-void compare_tensor(struct compare_result *, const struct compare *, const double *got, const double *want, const double *plain);
+ * of `plain` in the tensor, or 3 units of rounding of `spread` (NULL: there is none), plus 2 ulp of the row's magnitude, plus the
+ * floor; and in the mean square at most twice that of `plain`, plus half an ulp and the floor. Errors of rows differ in scale where
+ * one key or one channel rules them, so the largest of one computation need not come near that of another. */
+void compare_tensor(struct compare_result *, const struct compare *, const double *got, const double *want, const double *plain,
+                    const double *spread);
 /* NaN and infinite positions exactly; elsewhere |got - want| <= absolute + relative * |want|. */
 void compare_close(struct compare_result *, const struct compare *, const double *got, const double *want, double absolute, double relative);
 /* float32 sums over many cells, as gradients of inputs are: |got - want| is at most 1.5 times the largest error of

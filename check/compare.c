@@ -66,8 +66,8 @@ static void wrong_print(struct compare_result *r, const struct compare *c, const
 
 struct bound {
 	double absolute, relative;
-	const double *spread; /* what `relative` multiplies; NULL: the reference's magnitude */
-	bool rows;            /* 2 ulp of the largest of a row are allowed instead */
+	const double *spread; /* what `relative` multiplies; NULL: the reference's magnitude, or of rows nothing */
+	bool rows;            /* 2 ulp of the largest of a row are allowed beside the larger of the two */
 };
 
 /* Worst element against a bound: the one that exceeds it by most, or comes nearest. */
@@ -76,18 +76,20 @@ static void elements_check(struct compare_result *r, const struct compare *c, co
 {
 	const int64_t n = element_count(c), width = c->dim[COMPARE_DIMS - 1];
 	int64_t worst = -1, over = 0;
-	double excess = -INFINITY, allowed = 0;
+	double excess = -INFINITY, allowed = 0, ulps = 0;
 	for (int64_t i = 0; i < n; i++) {
 		if (bound->rows && i % width == 0) {
 			double magnitude = 0;
 			for (int64_t k = i; k < i + width; k++)
 				if (isfinite(want[k]) && fabs(want[k]) > magnitude)
 					magnitude = fabs(want[k]);
-			allowed = bound->absolute + 2 * number_ulp(magnitude, c->bf16);
+			ulps = 2 * number_ulp(magnitude, c->bf16);
 		}
 		if (!isfinite(want[i]))
 			continue;
-		if (!bound->rows)
+		if (bound->rows)
+			allowed = fmax(bound->absolute, bound->spread ? bound->relative * bound->spread[i] : 0) + ulps;
+		else
 			allowed =
 				bound->absolute + bound->relative * (bound->spread ? bound->spread[i] : fabs(want[i]));
 		const double error = fabs(got[i] - want[i]);
@@ -118,7 +120,7 @@ void compare_close(struct compare_result *r, const struct compare *c, const doub
 }
 
 void compare_tensor(struct compare_result *r, const struct compare *c, const double *got, const double *want,
-                    const double *plain)
+                    const double *plain, const double *spread)
 {
 	result_begin(r);
 	if (!special_check(r, c, got, want))
@@ -141,7 +143,11 @@ void compare_tensor(struct compare_result *r, const struct compare *c, const dou
 	}
 	if (!finite)
 		return;
-	elements_check(r, c, got, want, &(struct bound){.absolute = 1.5 * largest + c->floor, .rows = true});
+	const struct bound bound = {.absolute = 1.5 * largest + c->floor,
+	                            .relative = 3 * number_ulp(1, c->bf16) / 2,
+	                            .spread = spread,
+	                            .rows = true};
+	elements_check(r, c, got, want, &bound);
 	if (!r->ok)
 		return;
 	const double rms = sqrt(got_square / (double)finite), plain_rms = sqrt(plain_square / (double)finite);

@@ -115,6 +115,7 @@ static int judge_backward(struct trial *r, const struct floors *floor, const dou
 	double *want_grad[SPEC_INPUTS_MAX] = {NULL}, *plain_grad[SPEC_INPUTS_MAX] = {NULL},
 	       *spread[SPEC_INPUTS_MAX] = {NULL};
 	struct ref_backward g = {.dquery = doubles(rows * c->head_dim_qk),
+	                         .dquery_spread = doubles(rows * c->head_dim_qk),
 	                         .dkey = doubles(cols * c->head_dim_qk),
 	                         .dvalue = doubles(cols * c->head_dim_v),
 	                         .input_grad = want_grad,
@@ -133,25 +134,25 @@ static int judge_backward(struct trial *r, const struct floors *floor, const dou
 	ref_plain_backward(&p, c, q, k, v, dout, dlse);
 	const struct {
 		int id;
-		const double *want, *plain;
+		const double *want, *plain, *spread;
 		double floor;
 	} row[] = {
-		{TENSOR_DQUERY, g.dquery, p.dquery, floor->dquery},
-		{TENSOR_DKEY, g.dkey, p.dkey, floor->dkey},
-		{TENSOR_DVALUE, g.dvalue, p.dvalue, floor->dvalue},
+		{TENSOR_DQUERY, g.dquery, p.dquery, g.dquery_spread, floor->dquery},
+		{TENSOR_DKEY, g.dkey, p.dkey, NULL, floor->dkey},
+		{TENSOR_DVALUE, g.dvalue, p.dvalue, NULL, floor->dvalue},
 	};
 	int rc = 0;
 	for (int i = 0; i < 3 && !rc; i++) {
 		struct compare_result result;
 		const struct compare compare = compare_of(r, row[i].id, row[i].floor);
 		double *got = tensor_gather(r, row[i].id);
-		compare_tensor(&result, &compare, got, row[i].want, row[i].plain);
+		compare_tensor(&result, &compare, got, row[i].want, row[i].plain, row[i].spread);
 		free(got);
 		rc = judged(r, tensor_names[row[i].id], &result);
 	}
 	if (!rc)
 		rc = judge_grads(r, floor, &g, &p);
-	free(g.dquery), free(g.dkey), free(g.dvalue);
+	free(g.dquery), free(g.dquery_spread), free(g.dkey), free(g.dvalue);
 	free(p.dquery), free(p.dkey), free(p.dvalue);
 	for (int i = 0; i < SPEC_INPUTS_MAX; i++)
 		free(want_grad[i]), free(plain_grad[i]), free(spread[i]);
@@ -176,7 +177,7 @@ int judge_cpu(struct trial *r)
 	ref_attention_forward(&want, c, q, k, v);
 	ref_plain_forward(&plain, c, q, k, v);
 	struct compare compare = compare_of(r, TENSOR_OUT, floor.out);
-	compare_tensor(&result, &compare, got, want.out, plain.out);
+	compare_tensor(&result, &compare, got, want.out, plain.out, NULL);
 	free(got);
 	if (judged(r, tensor_names[TENSOR_OUT], &result))
 		goto out;

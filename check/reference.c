@@ -198,11 +198,16 @@ static void dquery_row(void *context, int64_t row)
 		double ds;
 	} *moved = NULL;
 	int64_t moves = 0, space = 0;
-	double *dquery = j->to->dquery + row * c->head_dim_qk;
-	for (int i = 0; i < c->head_dim_qk; i++)
+	double *dquery = j->to->dquery + row * c->head_dim_qk,
+	       *spread = j->to->dquery_spread ? j->to->dquery_spread + row * c->head_dim_qk : NULL;
+	for (int i = 0; i < c->head_dim_qk; i++) {
 		dquery[i] = 0;
-	j->delta[row] = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v) -
-	                (j->dlse ? j->dlse[row] : 0);
+		if (spread)
+			spread[i] = 0;
+	}
+	const double product = dot(j->dout + row * c->head_dim_v, j->out + row * c->head_dim_v, c->head_dim_v);
+	double squares = product * product; /* of what rounding moves delta by: of O, and below of P */
+	j->delta[row] = product - (j->dlse ? j->dlse[row] : 0);
 	const double sink = ref_sink(&sink_at, c, &at);
 	if (j->lse[row] == -INFINITY)
 		return;
@@ -210,9 +215,15 @@ static void dquery_row(void *context, int64_t row)
 		if (!j->visible[row * c->seqlen_k + at.k])
 			continue;
 		double p, ds;
-		cell(&p, &ds, j, &at, ref_logit_slopes(&slopes, c, &at, cell_s(j, &at), false));
-		add_scaled(dquery, c->softmax_scale * ds * slopes.s,
-		           j->key + ref_key_row(c, at.b, at.h, at.k) * c->head_dim_qk, c->head_dim_qk);
+		const double logit = ref_logit_slopes(&slopes, c, &at, cell_s(j, &at), false);
+		cell(&p, &ds, j, &at, logit);
+		const double *const key = j->key + ref_key_row(c, at.b, at.h, at.k) * c->head_dim_qk;
+		add_scaled(dquery, c->softmax_scale * ds * slopes.s, key, c->head_dim_qk);
+		if (spread) { /* d dquery / d delta, so far */
+			const double prob = exp(logit - j->lse[row]), moved_by = ds + prob * j->delta[row];
+			squares += moved_by * moved_by;
+			add_scaled(spread, c->softmax_scale * prob * slopes.s, key, c->head_dim_qk);
+		}
 		if (moves + slopes.reads > space) {
 			space = 2 * space + slopes.reads + 64;
 			moved = realloc(moved, (size_t)space * sizeof *moved);
@@ -222,6 +233,8 @@ static void dquery_row(void *context, int64_t row)
 		for (int i = 0; i < slopes.reads; i++)
 			moved[moves++] = (struct moved){slopes.read[i], ds};
 	}
+	for (int i = 0; spread && i < c->head_dim_qk; i++)
+		spread[i] = fabs(spread[i]) * sqrt(squares);
 	pthread_mutex_lock(j->sums);
 	for (int64_t i = 0; i < moves; i++)
 		input_add(j, &moved[i].read, moved[i].ds);

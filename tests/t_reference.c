@@ -563,12 +563,52 @@ START_TEST(test_hard_inputs)
 }
 END_TEST
 
+START_TEST(test_dquery_spread) /* dQ moves with delta as with -dlse; rounding moves delta by parts of dO * O and of P (dO * V) */
+{
+	struct ref_case c = shape(2, 2, 1, 5, 7, 16, 24);
+	struct world w;
+	c.keep_256 = 200;
+	world_make(&w, &c, INPUT_GAUSS, 4);
+	world_forward(&w);
+	world_backward(&w);
+	double *const before = doubles(w.n_q);
+	memcpy(before, w.g.dquery, (size_t)w.n_q * sizeof *before);
+	for (int64_t row = 0; row < w.rows; row++)
+		w.dlse[row] -= 1;
+	world_backward(&w);
+	for (int64_t row = 0; row < w.rows; row++) {
+		const int64_t b = row / 10, h = row / 5 % 2, q = row % 5;
+		double squares = 0, product = 0;
+		for (int d = 0; d < 24; d++)
+			product += w.dout[row * 24 + d] * w.f.out[row * 24 + d];
+		squares += product * product;
+		for (int k = 0; k < 7; k++) {
+			double s = 0, dp = 0;
+			for (int d = 0; d < 16; d++)
+				s += w.q[row * 16 + d] * w.k[(b * 7 + k) * 16 + d];
+			for (int d = 0; d < 24; d++)
+				dp += w.dout[row * 24 + d] * w.v[(b * 7 + k) * 24 + d];
+			const double keep = ref_dropout_keep(&w.c, b, h, q, k) ? 256.0 / 200 : 0;
+			dp *= keep * exp(s / 4 - w.f.lse[row]);
+			squares += dp * dp;
+		}
+		for (int d = 0; d < 16; d++) {
+			const double want = fabs(w.g.dquery[row * 16 + d] - before[row * 16 + d]) * sqrt(squares);
+			ck_assert_double_eq_tol(w.g.dquery_spread[row * 16 + d], want, 1e-12 * (1 + want));
+		}
+	}
+	free(before);
+	world_free(&w);
+}
+END_TEST
+
 /* ---- comparison --------------------------------------------------------------------------------------------------------- */
 
 enum { CELLS = 2 * 3 * 5 * 8 };
 
 struct pair {
 	double want[CELLS], plain[CELLS], got[CELLS];
+	const double *spread;
 	struct compare c;
 };
 
@@ -577,6 +617,7 @@ static void pair_make(struct pair *p)
 	struct random r;
 	random_begin(&r, 1, 2);
 	p->c = (struct compare){.name = "out", .dim = {2, 3, 5, 8}, .bf16 = true};
+	p->spread = NULL;
 	for (int i = 0; i < CELLS; i++) {
 		p->want[i] = random_normal(&r);
 		p->plain[i] = number_round(p->want[i] + 0.002 * random_normal(&r), true);
@@ -587,7 +628,7 @@ static void pair_make(struct pair *p)
 static struct compare_result pair_judge(const struct pair *p)
 {
 	struct compare_result r;
-	compare_tensor(&r, &p->c, p->got, p->want, p->plain);
+	compare_tensor(&r, &p->c, p->got, p->want, p->plain, p->spread);
 	ck_assert_int_eq(r.ok, r.text[0] == '\0');
 	return r;
 }
@@ -657,6 +698,26 @@ START_TEST(test_compare_bound) /* the bound is 1.5 of the yardstick's largest er
 	const struct compare_result r = pair_judge(&p);
 	ck_assert(!r.ok);
 	ck_assert_double_eq_tol(r.bound, bound, 1e-12);
+}
+END_TEST
+
+START_TEST(test_compare_spread) /* an element whose own rounding may do more than the yardstick's largest error */
+{
+	struct pair p;
+	pair_make(&p);
+	double spread[CELLS] = {0}, magnitude = 0;
+	for (int d = 0; d < 8; d++)
+		magnitude = fmax(magnitude, fabs(p.want[8 + d]));
+	spread[9] = 3;
+	p.spread = spread;
+	const double bound = 3 * 3 * 0x1p-8 + 2 * number_ulp(magnitude, true);
+	p.got[9] = p.want[9] + 0.99 * bound;
+	ck_assert(pair_judge(&p).ok);
+	p.got[9] = p.want[9] + 1.01 * bound;
+	ck_assert(!pair_judge(&p).ok);
+	p.got[9] = p.want[9];
+	p.got[10] = p.want[10] + 0.99 * bound; /* of another element */
+	ck_assert(!pair_judge(&p).ok);
 }
 END_TEST
 
@@ -800,7 +861,9 @@ Suite *suite(void)
 	tcase_add_test(t, test_compare_accepts);
 	tcase_add_loop_test(t, test_compare_catches, 0, 3);
 	tcase_add_test(t, test_compare_specials);
+	tcase_add_test(t, test_dquery_spread);
 	tcase_add_test(t, test_compare_bound);
+	tcase_add_test(t, test_compare_spread);
 	tcase_add_test(t, test_compare_mean_square);
 	tcase_add_test(t, test_compare_sum);
 	suite_add_tcase(s, t);

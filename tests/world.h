@@ -63,7 +63,7 @@ static UNUSED void world_make(struct world *w, const struct ref_case *c, enum in
 	w->dout = doubles(w->n_o), w->dlse = doubles(w->rows);
 	w->f = (struct ref_forward){doubles(w->n_o), doubles(w->rows)};
 	w->g = (struct ref_backward){
-		.dquery = doubles(w->n_q), .dkey = doubles(w->n_k), .dvalue = doubles(w->n_v)};
+		.dquery = doubles(w->n_q), .dkey = doubles(w->n_k), .dvalue = doubles(w->n_v), .dquery_spread = doubles(w->n_q)};
 	input_fill(w->q, w->rows, c->head_dim_qk, kind, ROLE_QUERY, c->softmax_scale, c->bf16, seed, 0);
 	input_fill(w->k, cols, c->head_dim_qk, kind, ROLE_KEY, c->softmax_scale, c->bf16, seed, 0);
 	input_fill(w->v, cols, c->head_dim_v, kind, ROLE_VALUE, c->softmax_scale, c->bf16, seed, 0);
@@ -130,7 +130,7 @@ static UNUSED void world_free(struct world *w)
 {
 	free(w->q), free(w->k), free(w->v), free(w->dout), free(w->dlse);
 	free(w->f.out), free(w->f.lse);
-	free(w->g.dquery), free(w->g.dkey), free(w->g.dvalue);
+	free(w->g.dquery), free(w->g.dquery_spread), free(w->g.dkey), free(w->g.dvalue);
 	for (int i = 0; i < SPEC_INPUTS_MAX; i++)
 		free(w->data[i]), free(w->grad[i]), free(w->spread[i]);
 	ref_program_free(w->program);
