@@ -323,7 +323,7 @@ START_TEST(test_yardstick) /* float32 sums come near the double ones, and not by
 	world_backward(&w);
 	double *plain[SPEC_INPUTS_MAX] = {NULL};
 	struct ref_forward f = {doubles(w.n_o), doubles(w.rows)};
-	struct ref_backward g = {doubles(w.n_q), doubles(w.n_k), doubles(w.n_v), plain, NULL};
+	struct ref_backward g = {.dquery = doubles(w.n_q), .dkey = doubles(w.n_k), .dvalue = doubles(w.n_v), .input_grad = plain};
 	for (int i = 0; i < w.c.inputs; i++)
 		plain[i] = w.grad[i] ? doubles(w.n_input[i]) : NULL;
 	ref_plain_forward(&f, &w.c, w.q, w.k, w.v);
