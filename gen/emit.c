@@ -171,6 +171,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"inputs.h", true},
 	             {"walk.h", true},
 	             {"sm90/ptx.h", hopper},
+	             {"sm90/section.h", hopper},
 	             {"sm90/tile.h", hopper},
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
 	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},

@@ -4,19 +4,6 @@ constexpr int GROUP_THREADS = 128; // of a warpgroup
 
 DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; } // of its warpgroup
 
-// Where the number-th tile of a launch lies, heads being worked on a section at a time: in a section the first tile of each head comes
-// before the second of any. `tiles` of each of `heads`.
-struct Placed {
-	int head, tile;
-};
-DEVICE Placed section_placed(unsigned number, int tiles, int section, int heads)
-{
-	const int before = number / (section * tiles) * section; // heads of the sections before
-	const int here = int_min(section, heads - before);
-	const int rest = number - before * tiles;
-	return {before + rest % here, rest / here};
-}
-
 // Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
 DEVICE void quad_transpose(unsigned (&w)[4], int t)
 {
