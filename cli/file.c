@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -16,7 +17,9 @@ int file_write(const char *path, const void *bytes, size_t len)
 	text_addf(&aside, "%s.XXXXXX", path);
 	const int fd = mkstemp(aside.data);
 	FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
-	bool ok = f && fwrite(bytes, 1, len, f) == len;
+	const mode_t mask = umask(0);
+	umask(mask);
+	bool ok = f && fchmod(fd, 0666 & ~mask) == 0 && fwrite(bytes, 1, len, f) == len; /* mkstemp's file is its owner's alone */
 	if (f)
 		ok = fclose(f) == 0 && ok;
 	ok = ok && rename(aside.data, path) == 0;

@@ -2,6 +2,8 @@
  * compiled code, and the command where there is nothing to measure. */
 #include <check.h>
 #include <math.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "cli/calibrate.h"
 #include "cli/cli.h"
@@ -402,6 +404,20 @@ START_TEST(the_command_fails_cleanly)
 }
 END_TEST
 
+/* A written file has the permissions of any other that this process makes. */
+START_TEST(a_file_is_for_everybody)
+{
+	static const char path[] = "/tmp/fagen_t_calibrate_mode";
+	struct stat status;
+	const mode_t mask = umask(027);
+	ck_assert_int_eq(file_write(path, "x", 1), 0);
+	umask(mask);
+	ck_assert_int_eq(stat(path, &status), 0);
+	ck_assert_uint_eq(status.st_mode & 0777, 0640);
+	unlink(path);
+}
+END_TEST
+
 /* A runtime plans with the rows of FAGEN_DEVICES, unless told to read no variable; and says what is wrong with them. */
 START_TEST(a_runtime_reads_the_file)
 {
@@ -449,6 +465,7 @@ Suite *suite(void)
 	tcase_add_test(c, the_file_tells_where_it_is_from);
 	tcase_add_test(c, every_target_compiles);
 	tcase_add_test(c, the_command_fails_cleanly);
+	tcase_add_test(c, a_file_is_for_everybody);
 	tcase_add_test(c, a_runtime_reads_the_file);
 	suite_add_tcase(s, c);
 	return s;

@@ -1,6 +1,7 @@
 /* The order in which native kernels take tiles (templates/sm90/section.h): every tile once, heads a section at a time, and SMs that
  * take the next tile as they become free all done at about the same time. */
 #include <check.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
 
@@ -22,17 +23,21 @@ START_TEST(every_tile_once)
 		}
 		const int tiles = n[0], heads = n[1], section = n[2] < heads ? n[2] : heads;
 		unsigned char *const seen = calloc((size_t)(tiles * heads), 1);
+		bool inside = true, once = true, in_order = true;
 		int least = 0; /* head of the section at hand */
 		struct Placed before = {0, 0};
-		for (int number = 0; number < tiles * heads; number++) {
+		for (int number = 0; number < tiles * heads && inside; number++) {
 			const struct Placed at = section_placed((unsigned)number, tiles, section, heads);
-			ck_assert(at.head >= 0 && at.head < heads && at.tile >= 0 && at.tile < tiles);
-			ck_assert(!seen[at.head * tiles + at.tile]++);
-			if (at.tile < before.tile) /* another section, behind the one before */
-				ck_assert(before.tile == tiles - 1 && at.tile == 0 && at.head > least), least = at.head;
-			ck_assert_int_ge(at.head, least);
+			inside = at.head >= 0 && at.head < heads && at.tile >= 0 && at.tile < tiles;
+			once = once && inside && !seen[at.head * tiles + at.tile]++;
+			if (at.tile < before.tile) { /* another section, behind the one before */
+				in_order = in_order && before.tile == tiles - 1 && at.tile == 0 && at.head > least;
+				least = at.head;
+			}
+			in_order = in_order && at.head >= least;
 			before = at;
 		}
+		ck_assert_msg(inside && once && in_order, "%d tiles, %d heads, sections of %d", tiles, heads, section);
 		free(seen);
 	}
 }
