@@ -14,8 +14,8 @@ struct Placed {
 // The number-th of all tiles; `tiles` of each of `heads`.
 DEVICE struct Placed section_placed(unsigned number, int tiles, int section, int heads)
 {
-	const int last = int_max(2 * section, (SECTION_TILES_LAST + tiles - 1) / tiles);
-	const int whole = int_max(heads - last, 0) / section; // sections before the last
+	const int rounds = (SECTION_TILES_LAST + tiles - 1) / tiles;                                // heads of so many tiles
+	const int whole = int_max(int_min(heads / section - 2, (heads - rounds) / section), 0); // sections before the last
 	const int before = int_min((int)(number / (unsigned)(section * tiles)), whole) * section;
 	const int here = before == whole * section ? heads - before : section, rest = (int)number - before * tiles;
 	struct Placed at;
