@@ -2,7 +2,8 @@
 // heads the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and
 // issues bulk copies, the others stage inputs. Every further warpgroup owns 64 query rows: S = Q K^T and O += P V are wgmma, P is an
 // operand from the registers it was made in.
-// O's product of a visit runs under the softmax of the next inside a warpgroup, and warpgroups take turns at the tensor core.
+// O's product of a visit runs under the softmax of the next inside a warpgroup, warpgroups take turns at the tensor core, and the first S
+// of an item runs under the end of the item before.
 //
 // Visits of all items are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note
 // n % NOTES. Items are numbered too: item i has the seat i % 2.
