@@ -585,6 +585,10 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	{
 		float factor[2];
 		at.note = smem.note[at.visit % NOTES];
+		// This product was issued before the end of the item before, which no product has kept the warps of this group together in:
+		// all of them are done with its seat before it is given away.
+		if (at.note.last)
+			barrier_sync(BARRIER_GROUP + at.group, GROUP_THREADS);
 		scores_done(smem, at, at.visit);
 		scores_change<false>(s, smem, staged, p, at, at.visit);
 		softmax<true, false>(s, rows, factor, true);
