@@ -53,11 +53,6 @@ int visit_bytes(const struct program *p, const struct candidate *c, int count)
 	return count * (split ? 16 : 8);
 }
 
-int note_bytes(const struct program *p, const struct candidate *c)
-{
-	return visit_bytes(p, c, 1) == 16 ? 24 : 12; /* a visit and a word, aligned as the visit is */
-}
-
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *t, const struct program *p)
 {
 	const int down = blocks_touched(t->m, p->block_q), across = blocks_touched(t->n, p->block_k);

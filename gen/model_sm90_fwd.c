@@ -1,13 +1,12 @@
 /* What the planner must know of templates/sm90/fwd.cu. Names and formulas mirror the skeleton's constants. */
-#include "gen/access.h"
-#include "gen/model.h"
+#include "gen/model_sm90.h"
 
 #include <stdio.h>
 
+#include "gen/access.h"
+
 enum { GROUP_WARPS = 4, GROUP_ROWS = 64 }; /* of a warpgroup */
 
-/* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
-static const double wgmma_flop_clk = 4096;
 /* Fitted to 600 timings on an H200, d 64 to 256, causal and full, sequences of 512 to 8k, 6% root mean square of the good tiles, the chosen
  * one at most 4% slower than the best: clocks of ex2 and of other float operations beside wgmma over those alone, the norm that joins the
  * terms for two and three warpgroups that take turns, and what a visit and an item cost beside: the first softmax and the epilogue of an
@@ -20,8 +19,6 @@ static const double third_stage_visit = 73, third_stage_item = -370;
 /* Multiply-adds of a short score beside the one that scales without it, and the clocks that 128 cells of each take where a warp's scheduler
  * has tensor products, exponentials and sums to issue too: softcap beside none, d 128, on an H200. */
 static const double short_operations = 5, short_clocks = 0.85;
-
-static int panels(int head_dim) { return (head_dim + 63) / 64; }
 
 static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
 
@@ -99,7 +96,7 @@ static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 static void fwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
                       const struct target *target, const struct device *device)
 {
-	const int row_qk = panels(spec->head_dim_qk) * 128, row_v = panels(spec->head_dim_v) * 128; /* bytes of a shared row */
+	const int row_qk = panels(spec->head_dim_qk) * 2 * PANEL, row_v = panels(spec->head_dim_v) * 2 * PANEL; /* bytes of a shared row */
 	const int warpgroups = c->tile_m / GROUP_ROWS;
 	(void)target;
 
@@ -114,7 +111,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	const int barriers = 8 * (5 * c->stages + 2 * c->stages + 2 + 2 + 2);
-	const int notes = 2 * c->stages * note_bytes(program, c), items = 2 * 16 + 2 * 4;
+	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 2 * 16 + 2 * 4;
 	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, c->stages, c->stages);

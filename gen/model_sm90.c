@@ -1,0 +1,71 @@
+/* What the models of the sm90 templates share. Names and formulas mirror those of templates/sm90/. */
+#include "gen/model_sm90.h"
+
+#include <stdio.h>
+
+#include "gen/grad.h"
+
+/* Beside a running wgmma of the backward other instructions take longer: clocks of ex2 and of other float operations over those alone. */
+static const double exp_beside = 1.35, alu_beside = 1.9;
+
+int note_bytes(const struct program *p, const struct candidate *c, int words)
+{
+	const int visit = visit_bytes(p, c, 1), bytes = visit + 4 * words;
+	return visit == 16 ? (bytes + 7) / 8 * 8 : bytes;
+}
+
+bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
+{
+	if (!program->grads)
+		return true;
+	struct grad_plan grad;
+	grad_plan_make(&grad, program, spec);
+	if (grad.accesses == 0)
+		return true;
+	snprintf(reason, REASON_MAX, "gradients of inputs but the sink have the kernels of sm80/bwd");
+	return false;
+}
+
+void native_backward_cost(struct candidate *c, const struct spec *spec, const struct program *program, const struct device *device,
+                          double moved)
+{
+	const int m = c->tile_m;
+	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
+	/* Of dQ whole panels are computed. */
+	const double cells = (double)m * c->tile_n, dquery = PANEL * panels(spec->head_dim_qk);
+	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);
+	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
+	/* Two Philox calls and eight LOP3 for 32 cells, two masks, one product. */
+	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 9 : 0;
+	const double softmax_ops = 6.5, reduction_bytes_clk = 19; /* as the SM lets float32 sums go */
+	c->cost_us[COST_MMA] = flop / wgmma_flop_clk;
+	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
+	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
+	c->cost_us[COST_SMEM] = (moved + statistics) / 128 + 4.0 * m * columns_qk / reduction_bytes_clk * 0.25;
+	score_cost_add(c, program, device, PASS_BACKWARD);
+}
+
+void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,
+                            enum recipe_grid grid, int load_keys)
+{
+	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
+	recipe_blocks_add(recipe, program);
+	recipe_bounds_add(recipe, program, c);
+	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
+	recipe_kernel_add(recipe, "fagen_backward", grid, c->tile_n, threads, c->smem_bytes);
+	recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
+	if (program->grads) { /* the sink's */
+		struct grad_plan grad;
+		grad_plan_make(&grad, program, spec);
+		recipe_kernel_add(recipe, "fagen_input_grad_clear", GRID_QUERY_TILES_1, c->tile_m, threads, 0);
+		recipe_kernel_add(recipe, "fagen_sink_grad", GRID_QUERY_TILES, c->tile_m, 32, 0);
+		recipe_kernel_add(recipe, "fagen_input_grad_sum", GRID_QUERY_TILES, c->tile_m, threads, 0);
+		recipe_piece_add(recipe, "grad_partial", SIZE_TILES_Q, c->tile_m, grad.table_floats);
+	}
+	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
+	recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	recipe_map_add(recipe, "query", c->tile_m);
+	recipe_map_add(recipe, "key", load_keys);
+	recipe_map_add(recipe, "value", load_keys);
+	recipe_map_add(recipe, "dout", c->tile_m);
+}

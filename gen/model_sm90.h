@@ -1,0 +1,26 @@
+/* model_sm90: what the models of the sm90 templates share. */
+#ifndef FAGEN_GEN_MODEL_SM90_H
+#define FAGEN_GEN_MODEL_SM90_H
+
+#include "gen/model.h"
+
+enum { PANEL = 64 }; /* columns of a swizzled shared row of 128 bytes */
+
+static inline int panels(int head_dim) { return (head_dim + PANEL - 1) / PANEL; }
+static inline int steps(int columns) { return (columns + 15) / 16; } /* of products, 16 columns each */
+
+/* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
+static const double wgmma_flop_clk = 4096;
+
+/* Bytes of a struct Note: a visit and so many words, aligned as the visit is. */
+int note_bytes(const struct program *, const struct candidate *, int words);
+
+/* For `legal` of the backward: of gradients of inputs there are those of the sink. */
+bool sink_grad_only(char reason[REASON_MAX], const struct spec *, const struct program *);
+/* For `shape` of the backward: cost_us of a visited tile. `moved`: bytes of shared memory that operands, dS and what arrives read and write. */
+void native_backward_cost(struct candidate *, const struct spec *, const struct program *, const struct device *, double moved);
+/* For `recipe` of the backward: the grid of fagen_backward, and rows of K and V that one load brings. */
+void native_backward_recipe(struct recipe *, const struct spec *, const struct program *, const struct candidate *, enum recipe_grid,
+                            int load_keys);
+
+#endif
