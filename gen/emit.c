@@ -71,6 +71,8 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"SCORE_SHORT", "int", program_short_logit(spec, program) > 0, 0, "1: score_short may stand for score"},
 		{"SHORT_LOGIT", "float", 0, program_short_logit(spec, program),
 	         "where the logit in base 2 is this near 0"},
+		{"SCORE_LIFT", "int", program_lift(spec, program) == LIFT_KNOWN, 0,
+	         "1: score_turn says where positions lift scores"},
 		{"HEAD_INPUTS", "int", staging_has(program, AT_HEAD, AT_TABLE), 0, "1: HeadInputs holds something"},
 		{"ROW_INPUTS", "int", staging_has(program, AT_ROW, AT_ROW), 0, "1: RowInputs does"},
 		{"COL_INPUTS", "int", staging_has(program, AT_COL, AT_COL), 0, "1: ColInputs does"},

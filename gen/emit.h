@@ -141,6 +141,10 @@ void wgmma_print(struct text *, const struct spec *, const struct plan *);
 
 void short_print(struct text *, const struct spec *, const struct program *); /* score_short */
 
+/* ---- emit_lift.c: what positions alone add to a score ---- */
+
+void lift_print(struct text *, const struct spec *, const struct program *); /* score_turn */
+
 /* ---- emit_program.c ---- */
 
 /* LOGIT_SCALE times the emitted score is the logit in base 2. */

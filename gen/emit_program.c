@@ -441,6 +441,7 @@ void source_program(struct text *out, const struct spec *spec, const struct prog
 	print_input_grad(&body, &e);
 	print_sink(&body, &e);
 	short_print(&body, spec, p);
+	lift_print(&body, spec, p);
 	bounds_print(&body, &e);
 	print_mask_plain(&body, &e);
 	grads_print(&body, &e);

@@ -405,6 +405,14 @@ void program_print(struct text *, const struct program *, const struct spec *);
  * is right, to 2^-19.5 of them; 0: this score has none. */
 double program_short_logit(const struct spec *, const struct program *);
 
+/* What positions add to a score beside what s and small tables of elements do. */
+enum lift {
+	LIFT_NONE,   /* nothing: the logits of a row differ as s and the tables do */
+	LIFT_KNOWN,  /* over any interval of keys it is greatest at the first, at the last, or at score_turn of the emitted source */
+	LIFT_UNKNOWN /* something else: of a form that is not known, or whatever an input has for a key */
+};
+enum lift program_lift(const struct spec *, const struct program *);
+
 enum tile_class { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 /* Class of the cells [q0,q1) x [k0,k1) by interval analysis, inputs unknown. Sound: never calls a tile with a visible cell
  * empty, never calls a tile with a hidden cell full; cells past the lengths are hidden. */

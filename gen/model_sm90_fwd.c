@@ -32,12 +32,16 @@ static int accumulators_most(int warpgroups, const struct program *program)
 	return (warpgroups == 3 ? 128 : 196) - score - (long_load ? warpgroups == 3 ? 8 : 16 : 0);
 }
 
-/* Does the score change with q or k beside s? Then it may grow along a row without end. */
-static bool score_follows_positions(const struct program *program)
+/* May one reference do for the logits of a row? Not where a score may grow along it without end: by positions, unless it is known
+ * how much they lift it and that no hidden key's lift is counted. fp16 has too few exponents for references that are not maxima. */
+static bool one_reference_does(const struct spec *spec, const struct program *program)
 {
-	bool used[NAME_COUNT] = {false};
+	bool used[NAME_COUNT];
 	node_names(used, &program->pool, program->score);
-	return used[NAME_Q] || used[NAME_K];
+	if (!used[NAME_Q] && !used[NAME_K])
+		return true;
+	const enum lift lift = program_lift(spec, program);
+	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lift == LIFT_KNOWN && !program->scan));
 }
 
 /* Does every query row see the same keys, by the runs of the mask? */
@@ -104,7 +108,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->overlap = overlap[warpgroups];
 	c->visit_clocks = visit_clocks[warpgroups] + (c->stages > 2 ? third_stage_visit : 0);
 	c->item_clocks = item_clocks[warpgroups] + (c->stages > 2 ? third_stage_item : 0);
-	c->speculate = !score_follows_positions(program);
+	c->speculate = one_reference_does(spec, program);
 	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);

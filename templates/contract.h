@@ -20,6 +20,8 @@
 //   float score(s, row, col, in)              s is the raw dot product; LOGIT_SCALE times the result is the logit in base 2
 //   float score_short(s, shift)               with SCORE_SHORT: LOGIT_SCALE * score - shift, for multiply-adds only. Right to 2^-19.5 of
 //                                             a logit that is within SHORT_LOGIT of 0; rises with s everywhere, -inf to inf
+//   int score_turn(q, sq, sk)                 with SCORE_LIFT: score(0, ..) of a row rises or falls with the key, and turns at most at
+//                                             this one; the score is that and a part that no key's position enters
 //   Scored score_grad(s, row, col, in)        {that result, derivative of the natural logit by SOFTMAX_SCALE * s}
 //   float input_grad(access, s, row, col, in) derivative of the natural logit by the element that an access reads
 //   float sink_logit(in)                      natural logit that joins the softmax of every row of the head

@@ -23,6 +23,7 @@ struct emitted {
 	void (*load)(struct emitted_tile *, EMITTED_AT);
 	void (*cell)(struct emitted_cell *, const struct emitted_tile *, EMITTED_AT, int q, int k_lane, int offset, float s);
 	float (*score_short)(float s, float shift);
+	int (*score_turn)(int q, int sq, int sk);
 	void (*plain)(struct emitted_cell *, EMITTED_AT, int q, int k, float s);
 	float (*sink)(const struct emitted_tile *);
 	float (*sink_plain)(EMITTED_AT);

@@ -92,6 +92,7 @@ static void w_cell(struct emitted_cell *c, const struct emitted_tile *t, EMITTED
 }
 
 static float w_score_short(float s, float shift) { return score_short(s, shift); }
+static int w_score_turn(int q, int sq, int sk) { return score_turn(q, sq, sk); }
 
 static void w_plain(struct emitted_cell *c, EMITTED_AT, int q, int k, float s)
 {
@@ -125,6 +126,7 @@ const struct emitted PROGRAM_TABLE = {
 	w_load,
 	w_cell,
 	w_score_short,
+	w_score_turn,
 	w_plain,
 	w_sink,
 	w_sink_plain,

@@ -228,6 +228,7 @@ START_TEST(prologue)
 		"int SCORE_IDENTITY = 0;",
 		"int SCORE_SHORT = 0;",
 		"float SHORT_LOGIT = 0.0f;",
+		"int SCORE_LIFT = 0;",
 		"int HEAD_INPUTS = 1;",
 		"int ROW_INPUTS = 1;",
 		"int COL_INPUTS = 1;",

@@ -10,8 +10,8 @@
 //
 // The softmax of long rows speculates: P is taken against the maxima of the first visited tile, which never rise. That is exact while sums
 // stay in range, which the end of an item checks; one that left it is done again with running maxima. Only the item's own data
-// decide, so bits do not change from run to run. SPECULATE: not for scores that follow positions, such as a slope, which leave the range
-// always.
+// decide, so bits do not change from run to run. Where positions lift scores (SCORE_LIFT: a slope, say) references are higher by what
+// they lift other keys above the tile's; SPECULATE: not for scores of which that is not known, which leave the range always.
 
 constexpr int WARPGROUPS = TILE_M / 64; // that compute
 constexpr int BLOCKS_N = TILE_N / 8;                 // 8-key blocks of S
@@ -62,11 +62,16 @@ enum { BARRIER_TURN = 1, BARRIER_GROUP = BARRIER_TURN + 3 }; // ids of named bar
 
 constexpr float LAZY_LOG2 = 8.0f;      // as templates/sm80/fwd.cu
 constexpr float LARGE_LOGIT = 4096.0f; // likewise
+// Where positions have lifted scores so far, these are as coarse themselves. A reference that does not rise is rounded for its row once,
+// which divides out of O.
+constexpr float TRUSTED_LOGIT = SCORE_LIFT ? 0x1p17f : LARGE_LOGIT;
 // Sums against a reference that is not the maximum are trusted in this range. bf16 has float32's exponents: what became zero is below
 // 2^-66 of the sum. fp16 has few: the greatest P must not be small, and one that overflows makes O infinite or NaN.
 DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
 DEVICE constexpr float sum_least(Fp16) { return 0.5f; }
 constexpr float SUM_MOST = 0x1p120f;
+// A lifted reference is this much lower: of the few keys that positions leave to a row, none need be as near as the best of a tile.
+constexpr float LIFT_SLACK = 32;
 // A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
 constexpr int SHORT_KEYS = 512;
 
@@ -319,15 +324,21 @@ DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &
 		}
 }
 
-// Score and mask of the visit that has this number. SHORT: the mask alone; the score, which rises with s, comes with the softmax.
+// What scores and masks of the visit that has this number, whose note is at hand, are computed from.
+DEVICE Inputs visit_inputs(const Smem &smem, const Buffers &staged, const Attended &at, unsigned visit)
+{
+	return {staged.head(at.seat),           staged.rows(at.seat),    staged.cols(visit % STAGES),
+	        staged.cells(visit % STAGES), smem.item[at.seat].q0, at.note.tile * TILE_N, at.note.bits};
+}
+
+// Score and mask of a visit. SHORT: the mask alone; the score, which rises with s, comes with the softmax.
 template <bool SHORT>
 DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &staged, const fagen_abi &p, const Attended &at, unsigned visit)
 {
 	if constexpr (VISIT_INPUTS)
 		mbarrier_wait(smem.inputs_full[visit % STAGES], visit / STAGES & 1);
 	const Item &item = smem.item[at.seat];
-	const Inputs in = {staged.head(at.seat),           staged.rows(at.seat),    staged.cols(visit % STAGES),
-	                   staged.cells(visit % STAGES), item.q0, at.note.tile * TILE_N, at.note.bits};
+	const Inputs in = visit_inputs(smem, staged, at, visit);
 	if constexpr (!SCORE_IDENTITY && !SHORT)
 		each_cell(s, p, in, item,
 		          [&](float &x, const RowState &row, const ColState &col) { x = score(x, row, col, &in); });
@@ -350,6 +361,50 @@ DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
 	for (int j = 1; j < BLOCKS_N; j++)
 		m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
 	return quad_max(m);
+}
+
+// The most that positions add to the score of row q among keys [begin, end).
+DEVICE float lift_most(const fagen_abi &p, const Inputs &in, const Item &item, int q, int begin, int end)
+{
+	if (begin >= end)
+		return minus_infinity();
+	const int turn = score_turn(q, sequence_q(&p, item.b), sequence_k(&p, item.b));
+	const int key[3] = {begin, end - 1, int_max(begin, int_min(turn, end - 1))};
+	float most = minus_infinity();
+#pragma unroll
+	for (int i = 0; i < 3; i++)
+		most = fmaxf(most, score(0, row_state(&p, &in, item.b, item.h, q, key[i]), col_state(&p, &in, item.b, item.h, key[i], 0), &in));
+	return most;
+}
+
+// By how much positions lift the best of the keys that row half r sees above the best of those that it sees in the visit at hand.
+DEVICE float row_lift(const fagen_abi &p, const Inputs &in, const Item &item, int r)
+{
+	const int sq = sequence_q(&p, item.b), sk = sequence_k(&p, item.b), q = int_min(item.q0 + lane_row() + 8 * r, sq - 1);
+	float all = minus_infinity(), here = minus_infinity();
+#pragma unroll
+	for (int run = 0; run < RUNS; run++) {
+		const Range keys = key_range(run, q, q + 1, sq, sk);
+		all = fmaxf(all, lift_most(p, in, item, q, keys.begin, keys.end));
+		here = fmaxf(here, lift_most(p, in, item, q, int_max(keys.begin, in.k0), int_min(keys.end, in.k0 + TILE_N)));
+	}
+	return all - here;
+}
+
+// References of rows that have none yet and see something in the visit at hand, for a softmax that is not running: its maximum, and by
+// how much positions may lift the others above it.
+DEVICE void references_lift(const float (&s)[TILE_N / 2], Rows &rows, const fagen_abi &p, const Inputs &in, const Item &item)
+{
+	if (__any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			const float m = row_maximum(s, r);
+			if (rows.max[r] == minus_infinity() && m != minus_infinity()) {
+				const float lift = row_lift(p, in, item, r);
+				rows.max[r] = m + (lift > 0 ? lift - LIFT_SLACK / LOGIT_SCALE : 0);
+			}
+		}
+	}
 }
 
 // P in place of S. FIRST: the tile's maxima become the references. Running: references rise when they must, and `factor` is what
@@ -476,6 +531,9 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		registers_pin(s);
 		scores_done(smem, at, next);
 		scores_change<SHORT>(s, smem, staged, p, at, next);
+		if constexpr (SCORE_LIFT != 0)
+			if (!running)
+				references_lift(s, rows, p, visit_inputs(smem, staged, at, next), smem.item[at.seat]);
 		const bool rise = softmax<false, SHORT>(s, rows, factor, running);
 		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
 		if (!TAKE_TURNS)
@@ -558,7 +616,7 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 		for (int j = 0; j < BLOCKS_V; j++)
 			finite = acc[4 * j + 2 * r + 1] * 0.0f + (acc[4 * j + 2 * r] * 0.0f + finite);
 		const bool nothing = !SCORE_SHORT && rows.max[r] == minus_infinity(); // seen: exact. A short score may have sunk that far
-		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= LARGE_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
+		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= TRUSTED_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
 		                  rows.sum[r] <= SUM_MOST && finite == 0 && (!SCORE_SHORT || row_in_reach(rows, r, item, p));
 		trusted &= nothing || good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
 	}
@@ -591,7 +649,15 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 			barrier_sync(BARRIER_GROUP + at.group, GROUP_THREADS);
 		scores_done(smem, at, at.visit);
 		scores_change<false>(s, smem, staged, p, at, at.visit);
-		softmax<true, false>(s, rows, factor, true);
+		if constexpr (SPECULATE && SCORE_LIFT != 0) { // as later visits, with rows that have seen nothing
+			const Item &item = smem.item[at.seat];
+			rows = {{minus_infinity(), minus_infinity()}, {0, 0}};
+			if (item.kind == ITEM_SPECULATIVE)
+				references_lift(s, rows, p, visit_inputs(smem, staged, at, at.visit), item);
+			softmax<false, false>(s, rows, factor, item.kind != ITEM_SPECULATIVE);
+		} else {
+			softmax<true, false>(s, rows, factor, true);
+		}
 		prob_pack(prob, s, smem, at);
 	}
 #pragma unroll
