@@ -27,7 +27,7 @@ bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const stru
 }
 
 void native_backward_cost(struct candidate *c, const struct spec *spec, const struct program *program, const struct device *device,
-                          double moved)
+                          double moved, double dropout_ops)
 {
 	const int m = c->tile_m;
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
@@ -35,8 +35,6 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	const double cells = (double)m * c->tile_n, dquery = PANEL * panels(spec->head_dim_qk);
 	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);
 	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
-	/* Two Philox calls and eight LOP3 for 32 cells, two masks, one product. */
-	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 9 : 0;
 	const double softmax_ops = 6.5, reduction_bytes_clk = 19; /* as the SM lets float32 sums go */
 	c->cost_us[COST_MMA] = flop / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;

@@ -10,7 +10,7 @@ enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST =
 static const double overlap = 2.1, item_clocks = 6000;
 
 /* Accumulators of S, dP, dK and dV in a thread; with them P packed and values of its m / 4 rows. And how many of these ptxas 13.0 compiles
- * without spills, of 190 kernels tried: scores, entries with lengths of their own, dropout and long masks have more values beside. */
+ * without spills, of 190 kernels tried: scores, entries with lengths of their own and long masks have more values beside. */
 static int accumulators(int m, const struct spec *spec) { return m + (spec->head_dim_qk + spec->head_dim_v) / 2; }
 static int values(int m, const struct spec *spec) { return accumulators(m, spec) + m / 2; }
 struct room {
@@ -18,7 +18,7 @@ struct room {
 };
 static struct room room_of(const struct spec *spec, const struct program *program)
 {
-	const bool more = program->scan || program->run_count > 1 || spec->keep_256 < DROPOUT_LEVELS || residual_cost(program).alu > 4;
+	const bool more = program->scan || program->run_count > 1 || residual_cost(program).alu > 4;
 	if (spec->layout != LAYOUT_DENSE || !program->score_identity)
 		return (struct room){192, 224};
 	return more ? (struct room){192, 240} : (struct room){208, 256};
@@ -92,6 +92,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int panels_qk = panels(spec->head_dim_qk), panels_v = panels(spec->head_dim_v);
 	const int row_qk = panels_qk * 2 * PANEL, row_v = panels_v * 2 * PANEL; /* bytes of a shared row */
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
+	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
@@ -104,8 +105,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "dS", 2 * 2 * m * n);
 	smem_term_add(c, "dQ", WARPGROUPS * PANEL * (panels_qk == 2 ? m : m / 2) * 4);
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
-	if (spec->keep_256 < DROPOUT_LEVELS)
-		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
+	if (dropout) /* words and a barrier for each note */
+		smem_term_add(c, "dropout", 2 * c->stages * (WARPGROUPS * 2 * m * 4 + 8));
 	const int notes = 2 * c->stages;
 	const int barriers = 8 * (2 + 5 * c->stages + notes + 2 * 2);
 	smem_term_add(c, "barriers, walk",
@@ -122,7 +123,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	                               2 * m * (spec->head_dim_qk + spec->head_dim_v));
 	const double dscore = 2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2;
 	const double arriving = (double)m * (row_qk + row_v);
-	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
+	const double dropout_ops = dropout ? 5 : 0; /* two masks, one product; the words are made in warps that would idle */
+	native_backward_cost(c, spec, program, device, operands + dscore + arriving, dropout_ops);
 }
 
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,

@@ -20,6 +20,11 @@ static const double third_stage_visit = 73, third_stage_item = -370;
  * has tensor products, exponentials and sums to issue too: softcap beside none, d 128, on an H200. */
 static const double short_operations = 5, short_clocks = 0.85;
 
+/* Dropout. Operations of a cell: its part of a word, 20 wide products and 36 others for 32 cells, is made beside the softmax in warps that
+ * would idle. Selecting by it is not hidden: 93 instructions of a thread and 64 cells, where 300 cost 0.053 to 0.065 clocks of an SM a cell
+ * on an H200, d 128 and 64. */
+static const double dropout_operations = 5, dropout_clocks = 0.018;
+
 static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
 
 /* Accumulators of S and O, and P in a thread; and how many ptxas 13.0 compiles without spills or serialised products: scores keep values
@@ -114,6 +119,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
+	if (spec->keep_256 < DROPOUT_LEVELS) /* words and a barrier for each note */
+		smem_term_add(c, "dropout", 2 * c->stages * ((c->tile_n + 63) / 64 * 2 * c->tile_m * 4 + 8));
 	const int barriers = 8 * (5 * c->stages + 2 * c->stages + 2 + 2 + 2);
 	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 2 * 16 + 2 * 4;
 	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
@@ -126,14 +133,16 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;
 	const double dim = (spec->head_dim_qk + 15) / 16 * 16 + spec->head_dim_v;
-	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 5.5 : 0; /* two Philox calls and eight LOP3 for 32 cells, select */
+	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 	const double softmax_ops = c->speculate ? 2.5 : 4; /* scale, sum, half a conversion; and a maximum, now and then a product */
 	const double smem_bytes =
 		2.0 * (c->tile_m * (double)row_qk / 2 + warpgroups * (double)c->tile_n * dim); /* operands; arriving K and V */
 	c->cost_us[COST_MMA] = 2 * cells * dim / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
-	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
+	c->cost_us[COST_ALU] = cells * (softmax_ops + (dropout ? dropout_operations : 0)) * alu_beside / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
+	if (dropout)
+		c->visit_clocks += dropout_clocks * cells;
 	if (c->speculate && program_short_logit(spec, program) > 0)
 		c->visit_clocks += short_operations * short_clocks * cells / 128;
 	else

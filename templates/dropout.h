@@ -10,8 +10,8 @@ DEVICE void philox_7(unsigned x[4], unsigned key0, unsigned key1)
 {
 #pragma unroll
 	for (int round = 0; round < 7; round++) {
-		const unsigned long long p0 = (unsigned long long)0xD2511F53u * x[0];
-		const unsigned long long p1 = (unsigned long long)0xCD9E8D57u * x[2];
+		const unsigned long long p0 = mul_wide(0xD2511F53u, x[0]);
+		const unsigned long long p1 = mul_wide(0xCD9E8D57u, x[2]);
 		const unsigned y1 = x[1], y3 = x[3];
 		x[0] = (unsigned)(p1 >> 32) ^ y1 ^ key0;
 		x[1] = (unsigned)p1;

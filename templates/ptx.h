@@ -94,6 +94,14 @@ DEVICE unsigned mov_tid_x()
 // Tells the compiler that a value is the same in all lanes, so that it and what follows from it may use uniform registers.
 DEVICE int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
 
+// In C the compiler may widen what becomes of the halves to 64 bits, and then no longer knows that their product needs one instruction.
+DEVICE unsigned long long mul_wide(unsigned a, unsigned b)
+{
+	unsigned long long r;
+	asm("mul.wide.u32 %0, %1, %2;" : "=l"(r) : "r"(a), "r"(b));
+	return r;
+}
+
 DEVICE unsigned prmt(unsigned a, unsigned b, unsigned selector)
 {
 	unsigned r;

@@ -100,7 +100,8 @@ struct dropout {
 static void *dropout_load(struct dropout *d)
 {
 	struct text source = {0};
-	text_puts(&source, "#include <stdbool.h>\nint t0_keep_256;\n#define KEEP_256 t0_keep_256\n");
+	text_puts(&source, "#include <stdbool.h>\nint t0_keep_256;\n#define KEEP_256 t0_keep_256\n"
+	                   "DEVICE unsigned long long mul_wide(unsigned a, unsigned b) { return (unsigned long long)a * b; }\n");
 	add_template(&source, "dropout.h");
 	text_puts(&source, "unsigned t0_bits(unsigned a, unsigned b, unsigned h, unsigned o, int q, int k)\n"
 	                   "{ struct DropoutKey d = {a, b, h, o}; return dropout_bits(d, q, k); }\n"

@@ -2,8 +2,9 @@
  * against planted errors. What specs mean to it is in t_meaning. */
 #include "tests/world.h"
 
-/* The device's definition of dropout is also C. */
+/* The device's definition of dropout is also C, but for one instruction. */
 #define DEVICE static __attribute__((unused))
+DEVICE unsigned long long mul_wide(unsigned a, unsigned b) { return (unsigned long long)a * b; }
 static int device_keep_256;
 #define KEEP_256 device_keep_256
 #pragma GCC diagnostic push

@@ -1,6 +1,7 @@
 // Backward for sm_90a (FlashAttention-3, Shah et al. 2024): a CTA owns a tile of 128 keys of one key/value head, and the query
 // tiles that see them stream past, one query head of the group after the other. Warpgroup 0 loads: its first warp walks and issues
-// bulk copies, the others stage inputs. The other two own 64 keys each, whose dK and dV stay in their registers. Products of a visit:
+// bulk copies, the others stage inputs and make dropout's words. The other two own 64 keys each, whose dK and dV stay in their
+// registers. Products of a visit:
 //   S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q, dQ^T += K^T dS^T,   dS = P (dP - delta).
 // Transposed, P and dS are operands from the registers that they were made in. dV starts as soon as P is there and runs under dS. dQ alone
 // needs dS of both warpgroups: it passes through shared memory, each of them computes half of dQ, and a visit has the dQ of the one
@@ -12,7 +13,7 @@
 constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
 constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
-constexpr int INPUT_THREADS = INPUTS ? 96 : 0;
+constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0; // that prepare visits: the other warps of warpgroup 0
 // Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch, or who asks for more
 // waits forever.
 constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
@@ -22,8 +23,11 @@ static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "t
 static_assert(STAGES == 2, "inputs of a head have two buffers");
 static_assert(PANELS_QK <= 2 && PANELS_V <= 2 && !DETERMINISTIC, "gen/model_sm90_bwd.c refuses them");
 
-// Dropout of a warpgroup's 64 keys, of visits in turns, as kept_make lays it.
-template <bool> struct Words { unsigned kept[2][WARPGROUPS][2 * TILE_M]; };
+// Dropout of each warpgroup's 64 keys, of the visits that have notes, as kept_make lays it.
+template <bool> struct Words {
+	unsigned kept[NOTES][WARPGROUPS][2 * TILE_M];
+	unsigned long long kept_full[NOTES]; // each warp of helpers before readers; free with the note, when Q of the visit is
+};
 template <> struct Words<false> {};
 struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 
@@ -44,7 +48,7 @@ struct alignas(16) Smem {
 	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them the inputs
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
 	unsigned long long inputs_full[STAGES];
-	unsigned long long note_full[NOTES]; // for the warps that stage inputs
+	unsigned long long note_full[NOTES]; // for the helpers
 	unsigned long long dscore_full[2], dscore_empty[2]; // writers of dS, each warp, before both warpgroups' dQ, and the other way round
 	Note note[NOTES];
 	Keys own;        // here and not in registers, which are full
@@ -75,7 +79,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		if (leader)
 			note.head = head, note.turn = turn, note.index = index + head * tiles + tile;
 		__syncwarp(); // the note's writers before the leader's arrivals
-		if (INPUTS && leader)
+		if (HELPER_THREADS && leader)
 			mbarrier_arrive(smem.note_full[visit % NOTES]);
 	};
 #pragma unroll 1
@@ -118,6 +122,28 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		mbarrier_arrive(smem.query_full[visit % STAGES]);
 	}
 	__syncwarp();
+}
+
+// Dropout's words of a visit. The visit that had their place is over: its Q was free before this note was written. What can be read or
+// computed anew is: registers are few.
+template <class Rows> DEVICE void visit_words_make(Rows &rows, const Smem &smem, const fagen_abi &p, unsigned visit)
+{
+	const Note &note = smem.note[visit % NOTES];
+	const DropoutKey key = dropout_key(p, smem.own.b, note.head);
+#pragma unroll 1
+	for (int group = 0; group < WARPGROUPS; group++)
+		kept_make<HELPER_THREADS>(rows.kept[visit % NOTES][group], key, note.tile * TILE_M, smem.own.k0 + 64 * group);
+	__syncwarp(); // the warp's words, and what it reads of the note, before its arrival
+	if (mov_tid_x() % 32 == 0)
+		mbarrier_arrive(rows.kept_full[visit % NOTES]);
+}
+// The other warps: inputs, and dropout's words.
+DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own)
+{
+	visits_prepare<HELPER_THREADS>(smem, staged, p, own, [&](unsigned visit) {
+		if constexpr (DROPOUT)
+			visit_words_make(smem.rows, smem, p, visit);
+	});
 }
 
 // ---- computing: a warpgroup and its 64 keys ----
@@ -191,16 +217,33 @@ DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs
 		}
 }
 
-DEVICE unsigned *words_of(Words<true> &words, unsigned visit, int group) { return words.kept[visit % 2][group]; }
-DEVICE unsigned *words_of(Words<false> &, unsigned, int) { return 0; }
+DEVICE const unsigned *words_of(const Words<true> &words, unsigned visit, int group) { return words.kept[visit % NOTES][group]; }
+DEVICE const unsigned *words_of(const Words<false> &, unsigned, int) { return 0; }
+DEVICE void words_wait(Words<true> &words, unsigned visit) { mbarrier_wait(words.kept_full[visit % NOTES], visit / NOTES & 1); }
+DEVICE void words_wait(Words<false> &, unsigned) {}
+DEVICE void words_init(Words<true> &words)
+{
+	for (int i = 0; i < NOTES; i++)
+		mbarrier_init(words.kept_full[i], HELPER_THREADS / 32);
+}
+DEVICE void words_init(Words<false> &) {}
 
+// Where a lane's decisions are: in which words, and how far these turn left for kept_pair.
+struct WordsLane {
+	const unsigned *words;
+	int turn;
+};
+DEVICE WordsLane words_lane(const unsigned *words)
+{
+	const int key = lane_key(), g = key % 8;
+	return {words + lane_row() * 4 + g / 2 * 2, key / 8 % 8 - g % 2 * 8};
+}
 // Dropout of a pair of rows, and of those 8 below them. The decision of rows in the upper or lower half becomes the sign of byte 0 or 2;
 // that of key g + 8 is the bit below.
-DEVICE uint2 kept_pair(const unsigned *words, int j)
+DEVICE uint2 kept_pair(const WordsLane &at, int j)
 {
-	const int key = lane_key(), g = key % 8, left = key / 8 % 8, right = g % 2 * 8;
-	const uint2 kept = *reinterpret_cast<const uint2 *>(words + 16 * j + lane_row() * 4 + g / 2 * 2);
-	return make_uint2(kept.x << left >> right, kept.y << left >> right);
+	const uint2 kept = *reinterpret_cast<const uint2 *>(at.words + 16 * j);
+	return make_uint2(__funnelshift_l(kept.x, kept.x, at.turn), __funnelshift_l(kept.y, kept.y, at.turn));
 }
 
 // P, packed: if it is not yet, and without what dropout drops.
@@ -211,11 +254,12 @@ DEVICE void prob_make(unsigned (&prob)[TILE_M / 4], const float (&s)[TILE_M / 2]
 		for (int i = 0; i < TILE_M / 4; i++)
 			prob[i] = cvt_rn_x2(s[2 * i], s[2 * i + 1], Element{});
 	if constexpr (DROPOUT) {
+		const WordsLane lane = words_lane(words);
 		uint2 kept = {0, 0};
 #pragma unroll
 		for (int j = 0; j < BLOCKS_M; j++) {
 			if (j % 2 == 0)
-				kept = kept_pair(words, j);
+				kept = kept_pair(lane, j);
 #pragma unroll
 			for (int r = 0; r < 2; r++)
 				prob[2 * j + r] &= prmt(kept.x << r, kept.y << r, j % 2 == 0 ? 0xCC88 : 0xEEAA);
@@ -228,13 +272,14 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
                         const float (&delta)[TILE_M], const unsigned *words)
 {
 	const int row_2t = lane_row();
+	const WordsLane lane = DROPOUT ? words_lane(words) : WordsLane{};
 	uint2 kept = {0, 0};
 #pragma unroll
 	for (int j = 0; j < BLOCKS_M; j++) {
 		const float2 shift = *reinterpret_cast<const float2 *>(&delta[8 * j + row_2t]);
 		if constexpr (DROPOUT)
 			if (j % 2 == 0)
-				kept = kept_pair(words, j);
+				kept = kept_pair(lane, j);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int i = 4 * j + 2 * r;
@@ -302,8 +347,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
-	if constexpr (DROPOUT)
-		kept_make(words_of(smem.rows, at.visit, group), p, smem.own.b, note.head, note.tile * TILE_M, smem.own.k0 + 64 * group);
+	words_wait(smem.rows, at.visit); // while products are under way
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
@@ -318,14 +362,11 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		probabilities<false>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
 	else
 		probabilities<true>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
-	const unsigned *const words = words_of(smem.rows, at.visit, group);
-	if constexpr (DROPOUT) // writers of the words before their readers; those of the words before last are past the last one
-		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
-	prob_make(prob, s, words);
+	prob_make(prob, s, words_of(smem.rows, at.visit, group));
 	product_rs(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dP, while dV is under way
 	registers_pin(dp);
-	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words);
+	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
 	const int buffer = at.visit % 2, before = buffer ^ 1;
 	mbarrier_wait(smem.dscore_empty[buffer], (at.visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
 	dscore_store(smem.dscore[buffer][group], ds);
@@ -384,7 +425,8 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		} while (visit_wait(smem, at.visit));
 		const unsigned last = at.visit - 1;
 		float dquery[DQUERY_ROWS / 2];
-		mbarrier_wait(smem.dscore_full[last % 2], last / 2 & 1);
+		// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
+		mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((at.visit + 1) / 2 & 1) ^ 1);
 		dquery_issue(dquery, smem, group, last % 2);
 		wgmma_wait_group<0>();
 		registers_pin(dquery);
@@ -423,10 +465,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.query_empty[i], WARPGROUPS);
 			mbarrier_init(smem.dout_full[i], 1);
 			mbarrier_init(smem.dout_empty[i], WARPGROUPS);
-			mbarrier_init(smem.inputs_full[i], INPUTS ? INPUT_THREADS : 1);
+			mbarrier_init(smem.inputs_full[i], INPUTS ? HELPER_THREADS : 1);
 		}
 		for (int i = 0; i < NOTES; i++)
 			mbarrier_init(smem.note_full[i], 1);
+		words_init(smem.rows);
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.dscore_full[i], 4 * WARPGROUPS);
 			mbarrier_init(smem.dscore_empty[i], WARPGROUPS);
@@ -439,8 +482,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0)
 			tiles_load(smem, p, maps, own);
-		else if (INPUTS)
-			inputs_load<INPUT_THREADS>(smem, staged, p, own);
+		else if (HELPER_THREADS)
+			helpers_prepare(smem, staged, p, own);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		keys_attend(smem, staged, p);

@@ -1,4 +1,4 @@
-// What Hopper's backward skeletons share. Warpgroup 0 loads: its first warp walks and writes the notes, its last warps stage inputs.
+// What Hopper's backward skeletons share. Warpgroup 0 loads: its first warp walks and writes the notes, its last warps prepare visits.
 // Visits are numbered through: visit n has the buffers n % STAGES, whose phases count n / STAGES, and the note n % NOTES.
 
 constexpr int BLOCKS_M = TILE_M / 8;              // 8-row blocks of a query tile
@@ -39,9 +39,10 @@ template <int CTAS> DEVICE Keys keys_taken(const fagen_abi &p)
 	}
 }
 
-// The last COUNT threads of warpgroup 0. A visit's inputs are free with its Q; the head's and the keys' have STAGES buffers, which take turns.
-template <int COUNT, class Smem, class Buffers>
-DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own)
+// The last COUNT threads of warpgroup 0 prepare visits: `more(visit)`, which needs no buffer to be free, then inputs. A visit's inputs are
+// free with its Q; the head's and the keys' have STAGES buffers, which take turns.
+template <int COUNT, class Smem, class Buffers, class More>
+DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own, More more)
 {
 	const int thread = mov_tid_x() - (GROUP_THREADS - COUNT);
 	int turn_before = -1;
@@ -52,21 +53,24 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p, c
 		const int tile = smem.note[visit % NOTES].tile, head = smem.note[visit % NOTES].head, turn = smem.note[visit % NOTES].turn;
 		if (tile < 0)
 			return;
-		mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
-		if constexpr (ROW_INPUTS)
-			rows_load(staged.rows(stage), &p, own.b, head, tile * TILE_M, thread, COUNT);
-		if constexpr (CELL_INPUTS)
-			cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, COUNT);
-		if (turn != turn_before) { // another head: the one STAGES before it has been computed
-			if constexpr (HEAD_INPUTS)
-				head_load(staged.head(turn), &p, own.b, head, thread, COUNT);
-			if constexpr (COL_INPUTS)
-				cols_load(staged.cols(turn), &p, own.b, head, own.k0, thread, COUNT);
-			turn_before = turn;
+		more(visit);
+		if constexpr (INPUTS) {
+			mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
+			if constexpr (ROW_INPUTS)
+				rows_load(staged.rows(stage), &p, own.b, head, tile * TILE_M, thread, COUNT);
+			if constexpr (CELL_INPUTS)
+				cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, COUNT);
+			if (turn != turn_before) { // another head: the one STAGES before it has been computed
+				if constexpr (HEAD_INPUTS)
+					head_load(staged.head(turn), &p, own.b, head, thread, COUNT);
+				if constexpr (COL_INPUTS)
+					cols_load(staged.cols(turn), &p, own.b, head, own.k0, thread, COUNT);
+				turn_before = turn;
+			}
+			cp_async_commit();
+			cp_async_wait<0>();
+			mbarrier_arrive(smem.inputs_full[stage]);
 		}
-		cp_async_commit();
-		cp_async_wait<0>();
-		mbarrier_arrive(smem.inputs_full[stage]);
 	}
 }
 
@@ -83,11 +87,11 @@ template <class Smem> DEVICE bool visit_wait(Smem &smem, unsigned visit)
 DEVICE int lane_row() { return mov_tid_x() % 4 * 2; } // 2t
 
 // Dropout of 64 keys, from k on: [16-row block][t][(key >> 1) & 3][row of the pair]. A word decides for 32 cells, of which a thread of S^T
-// has 4: the warpgroup shares them. Each thread makes its part.
-DEVICE void kept_make(unsigned *kept, const fagen_abi &p, int b, int h, int q0, int k)
+// has 4: the warpgroup shares them. The last COUNT threads of a warpgroup make them.
+template <int COUNT> DEVICE void kept_make(unsigned *kept, DropoutKey key, int q0, int k)
 {
-	const DropoutKey key = dropout_key(p, b, h);
-	for (int i = mov_tid_x() % GROUP_THREADS; i < 2 * TILE_M; i += GROUP_THREADS)
+#pragma unroll 1
+	for (int i = mov_tid_x() % GROUP_THREADS - (GROUP_THREADS - COUNT); i < 2 * TILE_M; i += COUNT)
 		kept[i] = dropout_bits(key, q0 + i / 32 * 16 + i / 8 % 4 * 2 + i % 2, k + i / 2 % 4 * 2);
 }
 

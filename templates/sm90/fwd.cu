@@ -1,7 +1,7 @@
 // Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, of a section of
 // heads the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and
-// issues bulk copies, the others stage inputs. Every further warpgroup owns 64 query rows: S = Q K^T and O += P V are wgmma, P is an
-// operand from the registers it was made in.
+// issues bulk copies, the others stage inputs and make dropout's words. Every further warpgroup owns 64 query rows: S = Q K^T and
+// O += P V are wgmma, P is an operand from the registers it was made in.
 // O's product of a visit runs under the softmax of the next inside a warpgroup, warpgroups take turns at the tensor core, and the first S
 // of an item runs under the end of the item before.
 //
@@ -21,10 +21,13 @@ constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64;   // 64-column panels of a sh
 constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 constexpr int NOTES = 2 * STAGES;
 constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
-constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS;
-constexpr int INPUT_THREADS = VISIT_INPUTS || HEAD_INPUTS || ROW_INPUTS ? 96 : 0;
+constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, INPUTS = VISIT_INPUTS || HEAD_INPUTS || ROW_INPUTS;
+constexpr bool DROPOUT = KEEP_256 < 256;
+constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
+// Threads that prepare items and visits for those who compute: the other warps of warpgroup 0.
+constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0;
 // Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles and staging inputs take many.
-constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUT_THREADS > 0;
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS;
 constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
 constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
@@ -32,12 +35,19 @@ static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
-static_assert(KEEP_256 == 256 || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
+static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
 struct Item { int kind, b, h, q0; };
 struct Note : Visit { int last; }; // 1: the item's last visit
+// Dropout's words of the visits that have notes: each thread that computes has one for each of its row pairs and blocks of 64 keys.
+template <bool> struct Words {
+	unsigned words[NOTES][BLOCKS_64][2 * TILE_M];
+	unsigned long long words_full[NOTES]; // each warp of helpers before readers; free with the note, when O of the visit is there
+};
+template <> struct Words<false> {};
+struct Notes : Words<DROPOUT> { Note of[NOTES]; };
 
 struct alignas(16) Smem {
 	unsigned short query[PANELS_QK][TILE_M][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
@@ -46,11 +56,11 @@ struct alignas(16) Smem {
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES];
 	unsigned long long inputs_full[STAGES]; // of a visit; its buffers are free with those of V
-	unsigned long long note_full[NOTES];    // for the warps that stage inputs
+	unsigned long long note_full[NOTES];    // for the helpers
 	unsigned long long item_full[2];        // likewise
 	unsigned long long query_full, query_empty; // Q, the item and its inputs
 	unsigned long long item_done[2];        // the verdict on a speculative item is there
-	Note note[NOTES];
+	Notes notes;
 	Item item[2];
 	int failed[2]; // 1: the item of this seat must be done again
 	WalkShared walk;
@@ -189,7 +199,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			mbarrier_wait(smem.query_empty, (i & 1) ^ 1); // the item before: its last S is done
 			if (leader) {
 				smem.item[seat] = item;
-				if constexpr (INPUT_THREADS)
+				if constexpr (HELPER_THREADS)
 					mbarrier_arrive(smem.item_full[seat]);
 				if (item.kind >= ITEM_SPECULATIVE)
 					panels_load(smem.query, maps.query, smem.query_full, first_q(&p, b) + item.q0, h, batch);
@@ -215,12 +225,12 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		while (more) {
 			int next_tile = -1, next_class = TILE_EMPTY;
 			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, next_tile, next_class);
-			Note &note = smem.note[visit % NOTES];
+			Note &note = smem.notes.of[visit % NOTES];
 			visit_note<true>(note, p, b, h, item.q0, tile, class_);
 			__syncwarp(); // the note's writers before the leader's arrivals
 			if (leader) {
 				note.last = !more;
-				if constexpr (VISIT_INPUTS)
+				if constexpr (VISIT_INPUTS || DROPOUT)
 					mbarrier_arrive(smem.note_full[visit % NOTES]);
 				mbarrier_wait(smem.key_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
 				panels_load(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N, h_kv,
@@ -239,8 +249,33 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	}
 }
 
-// The other warps: inputs of items and visits.
-DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
+// Dropout's words of a visit of this item. The visit that had their place is over: its O was there before this note was written. A
+// thread has one key of a block and every third row group, so that what Philox makes of the key alone is computed once for them. What
+// can be read or computed anew is: registers are few.
+template <class Notes> DEVICE void words_make(Notes &notes, const fagen_abi &p, const Item &item, unsigned visit)
+{
+	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+	const DropoutKey key = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
+#pragma unroll 1
+	for (int block = 0; block < BLOCKS_64; block++) {
+		const unsigned thread = mov_tid_x() - 32;
+		const int q = item.q0 + thread % 32 / 4, k = notes.of[visit % NOTES].tile * TILE_N + 64 * block + thread % 4 * 2;
+#pragma unroll 1
+		for (unsigned i = thread; i < 2 * TILE_M; i += HELPER_THREADS)
+			notes.words[visit % NOTES][block][i] = dropout_bits(key, q + i / 32 * 16, k);
+	}
+}
+// Behind all that this warp reads of the visit's note.
+template <class Notes> DEVICE void words_arrive(Notes &notes, unsigned visit)
+{
+	__syncwarp(); // the warp's words before its arrival
+	if (mov_tid_x() % 32 == 0)
+		mbarrier_arrive(notes.words_full[visit % NOTES]);
+}
+
+// The other warps: inputs of items and visits, and dropout's words.
+DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int thread = mov_tid_x() - 32;
 	unsigned visit = 0;
@@ -250,29 +285,36 @@ DEVICE void inputs_load(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		const Item item = smem.item[seat];
 		if constexpr (HEAD_INPUTS)
 			if (item.kind > ITEM_PAUSE)
-				head_load(staged.head(seat), &p, item.b, item.h, thread, INPUT_THREADS);
+				head_load(staged.head(seat), &p, item.b, item.h, thread, HELPER_THREADS);
 		if constexpr (ROW_INPUTS)
 			if (item.kind >= ITEM_SPECULATIVE)
-				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, INPUT_THREADS);
+				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, HELPER_THREADS);
 		cp_async_commit();
 		cp_async_wait<0>();
 		mbarrier_arrive(smem.query_full);
 		if (item.kind == ITEM_END)
 			return;
-		if constexpr (VISIT_INPUTS) {
+		if constexpr (VISIT_INPUTS || DROPOUT) {
 			bool last = item.kind <= ITEM_EMPTY;
 			while (!last) {
 				mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
-				const int k0 = smem.note[visit % NOTES].tile * TILE_N;
-				last = smem.note[visit % NOTES].last;
-				mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
-				if constexpr (COL_INPUTS)
-					cols_load(staged.cols(visit % STAGES), &p, item.b, item.h, k0, thread, INPUT_THREADS);
-				if constexpr (CELL_INPUTS)
-					cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread, INPUT_THREADS);
-				cp_async_commit();
-				cp_async_wait<0>();
-				mbarrier_arrive(smem.inputs_full[visit % STAGES]);
+				if constexpr (DROPOUT) // before buffers of inputs are free
+					words_make(smem.notes, p, smem.item[seat], visit);
+				const int k0 = smem.notes.of[visit % NOTES].tile * TILE_N;
+				last = smem.notes.of[visit % NOTES].last;
+				if constexpr (DROPOUT)
+					words_arrive(smem.notes, visit);
+				if constexpr (VISIT_INPUTS) {
+					mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+					if constexpr (COL_INPUTS)
+						cols_load(staged.cols(visit % STAGES), &p, item.b, item.h, k0, thread, HELPER_THREADS);
+					if constexpr (CELL_INPUTS)
+						cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread,
+						           HELPER_THREADS);
+					cp_async_commit();
+					cp_async_wait<0>();
+					mbarrier_arrive(smem.inputs_full[visit % STAGES]);
+				}
 				visit++;
 			}
 		}
@@ -291,7 +333,6 @@ DEVICE int lane_col() { return mov_tid_x() % 4 * 2; }                           
 struct Attended {
 	const int group, seat;
 	const int keys; // length of the entry, where it has its own
-	const DropoutKey dropout;
 	Note note;      // of the visit at hand
 	unsigned visit; // its number
 };
@@ -461,26 +502,32 @@ template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Ro
 	return rise;
 }
 
-// P of the visit at hand as an operand: packed pairs, dropped ones cleared.
-DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], const Smem &smem, const Attended &at)
+// This thread's words of a visit.
+template <class Notes> DEVICE void words_read(unsigned (&word)[BLOCKS_64], Notes &notes, unsigned visit)
 {
+	mbarrier_wait(notes.words_full[visit % NOTES], visit / NOTES & 1);
+#pragma unroll
+	for (int block = 0; block < BLOCKS_64; block++)
+		word[block] = notes.words[visit % NOTES][block][mov_tid_x() - GROUP_THREADS];
+}
+
+// P of the visit that has this number, and whose note is at hand, as an operand: packed pairs, dropped ones cleared.
+DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], Smem &smem, const Attended &at, unsigned visit)
+{
+	unsigned word[BLOCKS_64];
+	if constexpr (DROPOUT)
+		words_read(word, smem.notes, visit);
 #pragma unroll
 	for (int i = 0; i < TILE_N / 4; i++)
 		prob[i] = cvt_rn_x2(s[2 * i], s[2 * i + 1], Element{});
-	if constexpr (KEEP_256 < 256) {
-		constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
-		const int row = smem.item[at.seat].q0 + lane_row(), col = at.note.tile * TILE_N + lane_col();
-		const int first = TILE_N < 64 ? col / 8 % 8 : 0;
+	if constexpr (DROPOUT) {
+		const int first = TILE_N < 64 ? at.note.tile * BLOCKS_N % 8 : 0; // of the block of 64 keys
 #pragma unroll
-		for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
-			const unsigned word = dropout_bits(at.dropout, row, col + 8 * w);
-#pragma unroll
-			for (int j = 0; j < BLOCKS_WORD; j++) {
-				// The decision of row half r and column parity e becomes the sign of byte 2r + e.
-				const unsigned bits = word << (first + j);
-				prob[2 * (w + j)] &= prmt(bits, bits, 0x9988);
-				prob[2 * (w + j) + 1] &= prmt(bits, bits, 0xBBAA);
-			}
+		for (int j = 0; j < BLOCKS_N; j++) {
+			// The decision of row half r and column parity e becomes the sign of byte 2r + e.
+			const unsigned bits = word[j / 8] << (first + j % 8);
+			prob[2 * j] &= prmt(bits, bits, 0x9988);
+			prob[2 * j + 1] &= prmt(bits, bits, 0xBBAA);
 		}
 	}
 }
@@ -526,7 +573,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		values_issue(acc, prob, smem, at.visit % STAGES);
 		if constexpr (TAKE_TURNS)
 			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
-		at.note = smem.note[next % NOTES];
+		at.note = smem.notes.of[next % NOTES];
 		wgmma_wait_group<1>(); // S
 		registers_pin(s);
 		scores_done(smem, at, next);
@@ -542,7 +589,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		registers_pin(acc);
 		if (first_thread())
 			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
-		prob_pack(prob, s, smem, at);
+		prob_pack(prob, s, smem, at, next);
 		if (running && __any_sync(~0u, rise)) {
 #pragma unroll
 			for (int j = 0; j < BLOCKS_V; j++)
@@ -642,7 +689,7 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	Rows rows;
 	{
 		float factor[2];
-		at.note = smem.note[at.visit % NOTES];
+		at.note = smem.notes.of[at.visit % NOTES];
 		// This product was issued before the end of the item before, which no product has kept the warps of this group together in:
 		// all of them are done with its seat before it is given away.
 		if (at.note.last)
@@ -658,7 +705,7 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 		} else {
 			softmax<true, false>(s, rows, factor, true);
 		}
-		prob_pack(prob, s, smem, at);
+		prob_pack(prob, s, smem, at, at.visit);
 	}
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)
@@ -706,13 +753,7 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			break;
 		bool again = false;
 		if (some) {
-			DropoutKey dropout = {};
-			if constexpr (KEEP_256 < 256) {
-				const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-				const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-				dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + smem.item[seat].h), (unsigned)offset};
-			}
-			Attended at = {group, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, b), dropout, {}, visit};
+			Attended at = {group, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, b), {}, visit};
 			again = item_attend(s, some, smem, staged, p, at, i);
 			visit = at.visit;
 		} else {
@@ -739,6 +780,12 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		barrier_sync(BARRIER_TURN, 2 * GROUP_THREADS); // the arrival that group 0 has not used
 }
 
+template <class Notes> DEVICE void words_init(Notes &notes)
+{
+	for (int i = 0; i < NOTES; i++)
+		mbarrier_init(notes.words_full[i], HELPER_THREADS / 32);
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)
 {
@@ -751,16 +798,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.key_empty[i], WARPGROUPS);
 			mbarrier_init(smem.value_full[i], 1);
 			mbarrier_init(smem.value_empty[i], WARPGROUPS);
-			mbarrier_init(smem.inputs_full[i], VISIT_INPUTS ? INPUT_THREADS : 1);
+			mbarrier_init(smem.inputs_full[i], VISIT_INPUTS ? HELPER_THREADS : 1);
 		}
 		for (int i = 0; i < NOTES; i++)
 			mbarrier_init(smem.note_full[i], 1);
+		if constexpr (DROPOUT)
+			words_init(smem.notes);
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.item_full[i], 1);
 			mbarrier_init(smem.item_done[i], WARPGROUPS);
 			smem.failed[i] = 0;
 		}
-		mbarrier_init(smem.query_full, 1 + INPUT_THREADS);
+		mbarrier_init(smem.query_full, 1 + HELPER_THREADS);
 		mbarrier_init(smem.query_empty, WARPGROUPS);
 		fence_mbarrier_init();
 	}
@@ -770,8 +819,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0)
 			tiles_load(smem, p, maps);
-		else if (INPUT_THREADS)
-			inputs_load(smem, staged, p);
+		else if (HELPER_THREADS)
+			helpers_prepare(smem, staged, p);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		items_attend(smem, staged, p);
