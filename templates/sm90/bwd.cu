@@ -16,7 +16,9 @@ constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
 constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0; // that prepare visits: the other warps of warpgroup 0
 // Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch, or who asks for more
 // waits forever.
-constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
+// Of words that are one bit of a call each ptxas makes several at once.
+constexpr bool MORE_LOAD = LONG_LOAD || KEEP_256 == 128;
+constexpr int LOAD_REGISTERS = MORE_LOAD ? 40 : 24, COMPUTE_REGISTERS = MORE_LOAD ? 232 : 240;
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
@@ -130,9 +132,7 @@ template <class Rows> DEVICE void visit_words_make(Rows &rows, const Smem &smem,
 {
 	const Note &note = smem.note[visit % NOTES];
 	const DropoutKey key = dropout_key(p, smem.own.b, note.head);
-#pragma unroll 1
-	for (int group = 0; group < WARPGROUPS; group++)
-		kept_make<HELPER_THREADS>(rows.kept[visit % NOTES][group], key, note.tile * TILE_M, smem.own.k0 + 64 * group);
+	kept_make<HELPER_THREADS, WARPGROUPS>(rows.kept[visit % NOTES][0], key, note.tile * TILE_M, smem.own.k0);
 	__syncwarp(); // the warp's words, and what it reads of the note, before its arrival
 	if (mov_tid_x() % 32 == 0)
 		mbarrier_arrive(rows.kept_full[visit % NOTES]);

@@ -86,13 +86,15 @@ template <class Smem> DEVICE bool visit_wait(Smem &smem, unsigned visit)
 // thread index is computed anew where it is used: registers are full.
 DEVICE int lane_row() { return mov_tid_x() % 4 * 2; } // 2t
 
-// Dropout of 64 keys, from k on: [16-row block][t][(key >> 1) & 3][row of the pair]. A word decides for 32 cells, of which a thread of S^T
-// has 4: the warpgroup shares them. The last COUNT threads of a warpgroup make them.
-template <int COUNT> DEVICE void kept_make(unsigned *kept, DropoutKey key, int q0, int k)
+// Dropout of BLOCKS blocks of 64 keys, from k on: [block][16-row block][t][(key >> 1) & 3][row of the pair]. A word decides for 32 cells, of which a
+// thread of S^T has 4: its warpgroup shares them. The last COUNT threads of a warpgroup make them.
+template <int COUNT, int BLOCKS> DEVICE void kept_make(unsigned *kept, DropoutKey key, int q0, int k)
 {
 #pragma unroll 1
-	for (int i = mov_tid_x() % GROUP_THREADS - (GROUP_THREADS - COUNT); i < 2 * TILE_M; i += COUNT)
-		kept[i] = dropout_bits(key, q0 + i / 32 * 16 + i / 8 % 4 * 2 + i % 2, k + i / 2 % 4 * 2);
+	for (int i = mov_tid_x() % GROUP_THREADS - (GROUP_THREADS - COUNT); i < BLOCKS * 2 * TILE_M; i += COUNT) {
+		const int block = i / (2 * TILE_M), at = i % (2 * TILE_M);
+		kept[i] = dropout_bits(key, q0 + at / 32 * 16 + at / 8 % 4 * 2 + at % 2, k + 64 * block + at / 2 % 4 * 2);
+	}
 }
 
 // dS^T becomes dS: a panel of this warpgroup's 64 keys.
