@@ -18,7 +18,8 @@ struct room {
 };
 static struct room room_of(const struct spec *spec, const struct program *program)
 {
-	const bool more = program->scan || program->run_count > 1 || residual_cost(program).alu > 4;
+	const bool half = spec->keep_256 == DROPOUT_LEVELS / 2; /* whoever makes its words takes registers from those who compute */
+	const bool more = program->scan || program->run_count > 1 || half || residual_cost(program).alu > 4;
 	if (spec->layout != LAYOUT_DENSE || !program->score_identity)
 		return (struct room){192, 224};
 	return more ? (struct room){192, 240} : (struct room){208, 256};
