@@ -180,7 +180,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"delta.cu", has_kernel(plan, "fagen_delta")},
 	             {"sm90/bwd.h", hopper && plan->pass == PASS_BACKWARD},
 	             {skeleton, true},
-	             {"sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
+	             {hopper ? "sm90/bwd_query.cu" : "sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
 	             {"grad_sum.cu", has_kernel(plan, "fagen_input_grad_sum")},
 	             {"sm80/input_grad.cu", has_kernel(plan, "fagen_input_grad")},
 	             {"sm80/input_grad_cols.cu", has_kernel(plan, "fagen_input_grad")},

@@ -79,11 +79,14 @@ static int products_forward(struct product *product, const struct spec *spec, co
 	return 2;
 }
 
-/* S^T and dP^T; dQ^T, of which a warpgroup has half the columns or half the rows; dV and dK. */
+/* S^T and dP^T; dQ^T, of which a warpgroup has half the columns or half the rows; dV and dK. Deterministic, another kernel has S and dP, and dQ,
+ * which has the shape of dK; nobody uses dQ^T. */
 static int products_backward(struct product *product, const struct spec *spec, const struct candidate *tile)
 {
 	int count = 0;
 	product[count++] = (struct product){FORM_SS, tile->tile_m};
+	if (spec->deterministic && tile->tile_n != tile->tile_m)
+		product[count++] = (struct product){FORM_SS, tile->tile_n};
 	product[count++] = (struct product){FORM_MS, spec->head_dim_qk > 64 ? tile->tile_m : tile->tile_m / 2};
 	product[count++] = (struct product){FORM_RS, spec->head_dim_v};
 	if (spec->head_dim_qk != spec->head_dim_v)

@@ -31,15 +31,16 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 {
 	const int m = c->tile_m;
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
-	/* Of dQ whole panels are computed. */
-	const double cells = (double)m * c->tile_n, dquery = PANEL * panels(spec->head_dim_qk);
+	/* Of dQ whole panels are computed; deterministic, another kernel does that. */
+	const double sums = !spec->deterministic;
+	const double cells = (double)m * c->tile_n, dquery = sums * PANEL * panels(spec->head_dim_qk);
 	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);
 	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
 	const double softmax_ops = 6.5, reduction_bytes_clk = 19; /* as the SM lets float32 sums go */
 	c->cost_us[COST_MMA] = flop / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
-	c->cost_us[COST_SMEM] = (moved + statistics) / 128 + 4.0 * m * columns_qk / reduction_bytes_clk * 0.25;
+	c->cost_us[COST_SMEM] = (moved + statistics) / 128 + sums * 4.0 * m * columns_qk / reduction_bytes_clk * 0.25;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 }
 
@@ -51,7 +52,8 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 	recipe_bounds_add(recipe, program, c);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", grid, c->tile_n, threads, c->smem_bytes);
-	recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
+	if (!spec->deterministic)
+		recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
 	if (program->grads) { /* the sink's */
 		struct grad_plan grad;
 		grad_plan_make(&grad, program, spec);
@@ -61,7 +63,8 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 		recipe_piece_add(recipe, "grad_partial", SIZE_TILES_Q, c->tile_m, grad.table_floats);
 	}
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
-	recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	if (!spec->deterministic)
+		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
 	recipe_map_add(recipe, "query", c->tile_m);
 	recipe_map_add(recipe, "key", load_keys);
 	recipe_map_add(recipe, "value", load_keys);

@@ -1,13 +1,16 @@
-/* What the planner must know of templates/sm90/bwd.cu. Names and formulas mirror the skeleton's constants. */
+/* What the planner must know of templates/sm90/bwd.cu and, for `deterministic`, of sm90/bwd_query.cu. Names and formulas mirror the
+ * skeletons' constants. */
 #include "gen/model_sm90.h"
 
 #include <stdio.h>
 
-enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128 };
+enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128, GROUP_ROWS = 64, QUERY_ROWS = GROUP_ROWS * WARPGROUPS };
 
 /* The norm that joins the terms, and what a CTA costs beside its visits, clocks of an SM. Thirty timings on an H200, d 64 to 128, causal and
  * full, sequences of 512 to 8k: predicted over measured 0.98 to 1.17, mean 1.04; the tile chosen at most 1.4% slower than the best one. */
 static const double overlap = 2.1, item_clocks = 6000;
+/* What a CTA of fagen_backward_query costs beside its visits. A guess between those of the other native kernels, not fitted. */
+static const double query_item_clocks = 4500;
 
 /* Accumulators of S, dP, dK and dV in a thread; with them P packed and values of its m / 4 rows. And how many of these ptxas 13.0 compiles
  * without spills, of 190 kernels tried: scores, entries with lengths of their own and long masks have more values beside. */
@@ -25,13 +28,28 @@ static struct room room_of(const struct spec *spec, const struct program *progra
 	return more ? (struct room){192, 240} : (struct room){208, 256};
 }
 
+/* Bytes of a shared row. */
+static int row_bytes(int head_dim) { return panels(head_dim) * 2 * PANEL; }
+
+/* Shared memory of fagen_backward_query: two buffers of K and V where they fit. */
+static int query_smem(const struct candidate *c, const struct spec *spec, const struct program *program, const struct target *target)
+{
+	const int n = c->tile_n, row = row_bytes(spec->head_dim_qk) + row_bytes(spec->head_dim_v), tiles = QUERY_ROWS / c->tile_m;
+	const struct staging s = program_staging(program, spec, c->tile_m, n);
+	int bytes = 0;
+	for (int stages = 2; stages >= 1; stages--) {
+		const int notes = 2 * stages, barriers = 8 * (2 + 5 * stages + notes);
+		const int walk = barriers + notes * visit_bytes(program, c, tiles) + 12 + tiles * (12 + walk_bytes(spec, program, c->walk_warps));
+		bytes = (QUERY_ROWS + stages * n) * row + (walk + 15) / 16 * 16 + s.head + tiles * s.row + stages * (s.col + tiles * s.cell);
+		if (bytes <= target->smem_block)
+			break;
+	}
+	return bytes;
+}
+
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
                       const struct program *program)
 {
-	if (spec->deterministic) {
-		snprintf(reason, REASON_MAX, "deterministic: true has the kernels of sm80/bwd");
-		return false;
-	}
 	if (!sink_grad_only(reason, spec, program))
 		return false;
 	if (spec->head_dim_qk > HEAD_DIM_MOST || spec->head_dim_v > HEAD_DIM_MOST) {
@@ -53,6 +71,10 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 	}
 	if (t->m % 16 != 0 || t->m < 16 || t->m > 128) {
 		snprintf(reason, REASON_MAX, "m %d; want a multiple of 16 from 16 to 128", t->m);
+		return false;
+	}
+	if (spec->deterministic && t->m != GROUP_ROWS && t->m != QUERY_ROWS) {
+		snprintf(reason, REASON_MAX, "m %d; deterministic: true wants %d or %d", t->m, GROUP_ROWS, QUERY_ROWS);
 		return false;
 	}
 	const struct room room = room_of(spec, program);
@@ -90,21 +112,23 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
                       const struct target *target, const struct device *device)
 {
 	const int m = c->tile_m, n = c->tile_n;
-	const int panels_qk = panels(spec->head_dim_qk), panels_v = panels(spec->head_dim_v);
-	const int row_qk = panels_qk * 2 * PANEL, row_v = panels_v * 2 * PANEL; /* bytes of a shared row */
+	const int panels_qk = panels(spec->head_dim_qk);
+	const int row_qk = row_bytes(spec->head_dim_qk), row_v = row_bytes(spec->head_dim_v);
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
 	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
-	c->item_clocks = item_clocks;
+	c->item_clocks = item_clocks + (spec->deterministic ? query_item_clocks : 0);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);
 	smem_term_add(c, "V", n * row_v);
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
-	smem_term_add(c, "dS", 2 * 2 * m * n);
-	smem_term_add(c, "dQ", WARPGROUPS * PANEL * (panels_qk == 2 ? m : m / 2) * 4);
+	if (!spec->deterministic) {
+		smem_term_add(c, "dS", 2 * 2 * m * n);
+		smem_term_add(c, "dQ", WARPGROUPS * PANEL * (panels_qk == 2 ? m : m / 2) * 4);
+	}
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (dropout) /* words and a barrier for each note */
 		smem_term_add(c, "dropout", 2 * c->stages * (WARPGROUPS * 2 * m * 4 + 8));
@@ -117,22 +141,34 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
 
-	/* What a visited tile reads and writes of shared memory. */
+	/* What a visited tile reads and writes of shared memory. Deterministic, no dS passes through it. */
+	const double sums = !spec->deterministic;
 	const double cells = (double)m * n;
 	/* Operands: K and V once, Q and dO for each warpgroup, as rows and as columns; dS written and read; what arrives. */
 	const double operands = 2.0 * (n * (columns_qk + columns_v) + 2 * m * (columns_qk + columns_v) +
 	                               2 * m * (spec->head_dim_qk + spec->head_dim_v));
-	const double dscore = 2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2;
+	const double dscore = sums * (2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2);
 	const double arriving = (double)m * (row_qk + row_v);
 	const double dropout_ops = dropout ? 5 : 0; /* two masks, one product; the words are made in warps that would idle */
 	native_backward_cost(c, spec, program, device, operands + dscore + arriving, dropout_ops);
+	if (!spec->deterministic)
+		return;
+
+	/* fagen_backward_query visits the same tiles once more: S, dP and dQ. A warpgroup reads its rows of Q and dO, and K twice and V once for them;
+	 * what arrives is for 128 rows. */
+	for (int i = COST_EXP; i <= COST_ALU; i++)
+		c->cost_us[i] *= 2;
+	const double query_operands = 2.0 * (m * (columns_qk + columns_v) + m / GROUP_ROWS * n * (columns_qk + columns_v + spec->head_dim_qk));
+	c->cost_us[COST_MMA] += 2 * cells * (columns_qk + columns_v + spec->head_dim_qk) / wgmma_flop_clk;
+	c->cost_us[COST_SMEM] += (query_operands + (double)n * (row_qk + row_v) * m / QUERY_ROWS) / 128;
 }
 
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
-	(void)target;
 	native_backward_recipe(recipe, spec, program, c, GRID_KEY_TILES, c->tile_n);
+	if (spec->deterministic)
+		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, QUERY_ROWS, 32 * c->warps, query_smem(c, spec, program, target));
 }
 
 const struct template_model model_sm90_bwd = {

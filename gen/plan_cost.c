@@ -226,9 +226,10 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 			heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
 	const struct input_traffic inputs = input_traffic(c, spec, program, problem);
 	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v);
-	if (again) /* Q, K, V and dO */
+	if (again) /* Q, K, V and dO; K and V of a tile are streamed for as many rows as a CTA of that kernel owns */
 		side_bytes += both * (heads_q * (double)problem->seqlen_q + heads_kv * (double)problem->seqlen_k);
-	c->l2_bytes = (again ? tiles * c->tile_n * both : 0) + outer_bytes +
+	const double query_share = again ? (double)c->tile_m / main_kernel(recipe, "fagen_backward_query")->tile : 0;
+	c->l2_bytes = query_share * tiles * c->tile_n * both + outer_bytes +
 	              tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes;
 
 	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for

@@ -78,7 +78,10 @@ START_TEST(native_backwards_refuse)
 	static const struct {
 		const char *yaml, *templ, *other, *reason;
 	} rows[] = {
-		{"head_dim: 64, deterministic: true", "sm80/bwd", "sm90/bwd", "deterministic"},
+		{"head_dim: 64, deterministic: true", "sm90/bwd", "sm90/bwd_pair", "to 128 both have the kernels of sm90/bwd"},
+		{"head_dim: 64, deterministic: true, tile: {backward: {m: 32, n: 128, warps: 8}}", "sm80/bwd", "sm90/bwd", "want 12"},
+		{"head_dim: 64, deterministic: true, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}", "sm80/bwd", "sm90/bwd",
+	         "gradients of inputs"},
 		{"head_dim: 64, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}", "sm80/bwd", "sm90/bwd", "gradients of inputs"},
 		{"head_dim: 192", "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
 		{"head_dim: {qk: 72, v: 136}", "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
@@ -108,6 +111,59 @@ START_TEST(native_backwards_refuse)
 }
 END_TEST
 
+static const struct recipe_kernel *kernel_find(const struct recipe *recipe, const char *entry)
+{
+	for (int i = 0; i < recipe->kernel_count; i++)
+		if (strcmp(recipe->kernel[i].entry, entry) == 0)
+			return &recipe->kernel[i];
+	return NULL;
+}
+
+/* dQ by a kernel whose CTAs own 128 rows, in tiles of 64 or 128; no other tile, no sums in memory. One buffer of K and V where two do not fit. */
+START_TEST(native_deterministic)
+{
+	static const struct {
+		const char *yaml;
+		int m; /* 0: either */
+		int buffers;
+	} rows[] = {
+		{"head_dim: 64", 0, 2},
+		{"head_dim: 128, mask: causal", 64, 2},
+		{"head_dim: 128, tile: {backward: {m: 64, n: 128, warps: 12}}, layout: packed, dropout: 0.1", 64, 2},
+		{"head_dim: 64, tile: {backward: {m: 128, n: 128, warps: 12}}", 128, 2},
+		{"head_dim: 128, score: bias", 64, 1},
+	};
+	static struct program program;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct spec spec;
+		struct diag diag = {0};
+		char yaml[256];
+		const int len = snprintf(yaml, sizeof yaml, "{%s, deterministic: true, passes: [forward, backward]}", rows[i].yaml);
+		ck_assert_int_eq(spec_parse(&spec, yaml, (size_t)len, "t", &diag), 0);
+		ck_assert_int_eq(program_lower(&program, &spec, &diag), 0);
+		ck_assert_int_eq(plan_with(&plan, &model_sm90_bwd, &spec, &program, target_find("sm_90a"), device_find("H200"), &usual,
+		                           PASS_BACKWARD, &diag),
+		                 0);
+		check_plan(&plan, &spec);
+		const struct recipe_kernel *query = kernel_find(&plan.recipe, "fagen_backward_query");
+		ck_assert_ptr_nonnull(query);
+		ck_assert_ptr_null(kernel_find(&plan.recipe, "fagen_dquery"));
+		ck_assert(query->grid == GRID_QUERY_TILES && query->tile == 128 && query->threads == 384);
+		for (int k = 0; k < plan.candidate_count; k++)
+			ck_assert(plan.candidate[k].reason[0] || plan.candidate[k].tile_m == 64 || plan.candidate[k].tile_m == 128);
+		ck_assert_int_eq(rows[i].m ? rows[i].m : best(&plan)->tile_m, best(&plan)->tile_m);
+		for (int k = 0; k < plan.recipe.piece_count; k++)
+			ck_assert_str_ne(plan.recipe.piece[k].name, "dquery_accum");
+		const int panels = (spec.head_dim_qk + 63) / 64 + (spec.head_dim_v + 63) / 64, tile = 128 * 128 * panels;
+		ck_assert_int_ge(query->smem_bytes, (1 + rows[i].buffers) * tile);
+		ck_assert_int_le(query->smem_bytes, plan.target->smem_block);
+		if (rows[i].buffers == 1)
+			ck_assert_int_gt(query->smem_bytes + tile, plan.target->smem_block);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
 /* Clusters of two CTAs: an even number, twice that of the key tiles; boxes of the 64 keys and rows that a CTA has. */
 START_TEST(pair_recipe)
 {
@@ -116,10 +172,7 @@ START_TEST(pair_recipe)
 		const struct problem odd = {1, 3, 1, 1000, 129, 16};
 		must_make_with(&plan, &model_sm90_bwd_pair, &spec, "H200", &odd);
 		check_plan(&plan, &spec);
-		const struct recipe_kernel *main = NULL;
-		for (int i = 0; i < plan.recipe.kernel_count; i++)
-			if (strcmp(plan.recipe.kernel[i].entry, "fagen_backward") == 0)
-				main = &plan.recipe.kernel[i];
+		const struct recipe_kernel *main = kernel_find(&plan.recipe, "fagen_backward");
 		ck_assert_ptr_nonnull(main);
 		const struct recipe_shape shape = {1, 3, 1, 1000, 129, 0, 0, false, 132};
 		ck_assert_int_eq(recipe_grid_size(main, &shape), 2 * 2);
@@ -347,6 +400,7 @@ Suite *suite(void)
 	tcase_add_test(t, the_fastest_serves);
 	tcase_add_test(t, one_template_has_no_others);
 	tcase_add_test(t, native_backwards_refuse);
+	tcase_add_test(t, native_deterministic);
 	tcase_add_test(t, pair_recipe);
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);
 	tcase_add_test(t, what_none_can_do);

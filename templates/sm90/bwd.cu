@@ -7,6 +7,7 @@
 // needs dS of both warpgroups: it passes through shared memory, each of them computes half of dQ, and a visit has the dQ of the one
 // before, so that neither waits for the other's dS of this one. dQ is summed over the key tiles in float32 global memory, by bulk copies
 // that add, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
+// With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
 //
 // Inputs of the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
 
@@ -23,7 +24,7 @@ static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / TH
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
-static_assert(PANELS_QK <= 2 && PANELS_V <= 2 && !DETERMINISTIC, "gen/model_sm90_bwd.c refuses them");
+static_assert(PANELS_QK <= 2 && PANELS_V <= 2, "gen/model_sm90_bwd.c refuses them");
 
 // Dropout of each warpgroup's 64 keys, of the visits that have notes, as kept_make lays it.
 template <bool> struct Words {
@@ -37,13 +38,22 @@ struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 // hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
 constexpr int SUM_BLOCK = 128;
 
-struct alignas(16) Smem {
+// With SUMS there is what dQ passes through; functions that name it are templates over Smem, compiled where it is.
+template <bool SUMS> struct Tiles {
 	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
 	unsigned short value[PANELS_V][TILE_N][64];
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
 	unsigned short dscore[2][WARPGROUPS][TILE_M][64]; // of visits in turns: rows, a panel of keys from each warpgroup
 	float dquery[4 * WARPGROUPS][DQUERY_ROWS / 8][SUM_BLOCK]; // of each warp, on its way to the sums
+};
+template <> struct Tiles<false> {
+	unsigned short key[PANELS_QK][TILE_N][64];
+	unsigned short value[PANELS_V][TILE_N][64];
+	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
+	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
+};
+struct alignas(16) Smem : Tiles<!DETERMINISTIC> {
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full, value_full;
@@ -51,7 +61,8 @@ struct alignas(16) Smem {
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
 	unsigned long long inputs_full[STAGES];
 	unsigned long long note_full[NOTES]; // for the helpers
-	unsigned long long dscore_full[2], dscore_empty[2]; // writers of dS, each warp, before both warpgroups' dQ, and the other way round
+	// Writers of dS, each warp, before both warpgroups' dQ, and the other way round. Nobody uses them with DETERMINISTIC.
+	unsigned long long dscore_full[2], dscore_empty[2];
 	Note note[NOTES];
 	Keys own;        // here and not in registers, which are full
 	WalkShared walk; // over the query tiles
@@ -151,7 +162,7 @@ DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &
 DEVICE int lane_key() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // key g, of the tile
 
 // This warpgroup's part of dQ^T = K^T dS^T, of the visit whose dS is in this buffer.
-DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], const Smem &smem, int group, int buffer)
+template <class Shared> DEVICE void dquery_issue(float (&acc)[DQUERY_ROWS / 2], const Shared &smem, int group, int buffer)
 {
 	const unsigned long long key = wgmma_desc(smem.key[PANELS_QK == 2 ? group : 0], TILE_N * 128);
 	const unsigned long long dscore = wgmma_desc(smem.dscore[buffer][0][PANELS_QK == 2 ? 0 : DQUERY_ROWS * group], 0);
@@ -294,7 +305,7 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
 }
 
 // Adds this warpgroup's part of dQ^T to the tile's sums. Each warp's part lies together there: it goes through shared memory, as one copy.
-DEVICE void dquery_add(Smem &smem, float *sums, const float (&acc)[DQUERY_ROWS / 2], int group)
+template <class Shared> DEVICE void dquery_add(Shared &smem, float *sums, const float (&acc)[DQUERY_ROWS / 2], int group)
 {
 	const int warp = mov_tid_x() / 32 % 4, lane = mov_tid_x() % 32;
 	const int column = PANELS_QK == 2 ? 4 * group + warp : warp; // 16-column block
@@ -326,13 +337,15 @@ struct Attended {
 
 // One visit: four products of its own, and dQ of the visit before; in the first one that product is of nothing, and nobody looks at it.
 // Nothing is under way when it begins or ends.
-DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], Attended &at, Smem &smem,
+template <class Shared>
+DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], Attended &at, Shared &smem,
                          const Buffers &staged, const fagen_abi &p)
 {
 	const Note &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
 	const int stage = at.visit % STAGES, group = at.group;
 	const unsigned parity = at.visit / STAGES & 1;
-	const bool leads = first_thread();
+	const bool first = first_thread();
+	const auto leads = [&] { return DETERMINISTIC ? first_thread() : first; }; // kept from here it would cost a spill there
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = walk_sq(smem.walk, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
@@ -368,35 +381,39 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	registers_pin(dp);
 	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
 	const int buffer = at.visit % 2, before = buffer ^ 1;
-	mbarrier_wait(smem.dscore_empty[buffer], (at.visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
-	dscore_store(smem.dscore[buffer][group], ds);
-	fence_proxy_async();
-	__syncwarp(); // writers of dS before the arrival of their warp
-	if (mov_tid_x() % 32 == 0)
-		mbarrier_arrive(smem.dscore_full[buffer]);
-	mbarrier_wait(smem.dscore_full[before], ((at.visit + 1) / 2 & 1) ^ 1); // before the first visit there is none: ended
 	float dquery[DQUERY_ROWS / 2];
-	dquery_issue(dquery, smem, group, before);
-	wgmma_wait_group<1>(); // dV
+	if constexpr (!DETERMINISTIC) {
+		mbarrier_wait(smem.dscore_empty[buffer], (at.visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
+		dscore_store(smem.dscore[buffer][group], ds);
+		fence_proxy_async();
+		__syncwarp(); // writers of dS before the arrival of their warp
+		if (mov_tid_x() % 32 == 0)
+			mbarrier_arrive(smem.dscore_full[buffer]);
+		mbarrier_wait(smem.dscore_full[before], ((at.visit + 1) / 2 & 1) ^ 1); // before the first visit there is none: ended
+		dquery_issue(dquery, smem, group, before);
+	}
+	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
 	registers_pin(dvalue);
-	if (leads)
+	if (leads())
 		mbarrier_arrive(smem.dout_empty[stage]);
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
-	wgmma_wait_group<1>(); // dQ
-	registers_pin(dquery);
-	if (at.visit > 0) {
-		if (leads)
-			mbarrier_arrive(smem.dscore_empty[before]);
-		dquery_add(smem, tile_sums(p, at.index), dquery, group);
+	if constexpr (!DETERMINISTIC) {
+		wgmma_wait_group<1>(); // dQ
+		registers_pin(dquery);
+		if (at.visit > 0) {
+			if (leads())
+				mbarrier_arrive(smem.dscore_empty[before]);
+			dquery_add(smem, tile_sums(p, at.index), dquery, group);
+		}
+		at.index = note.index;
 	}
-	at.index = note.index;
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
-	if (leads)
+	if (leads())
 		mbarrier_arrive(smem.query_empty[stage]);
 }
 
-DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
+template <class Shared> DEVICE void keys_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
 	Attended at = {group, 0, 0};
@@ -423,14 +440,16 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			visit_attend(dkey, dvalue, at, smem, staged, p);
 			at.visit++;
 		} while (visit_wait(smem, at.visit));
-		const unsigned last = at.visit - 1;
-		float dquery[DQUERY_ROWS / 2];
-		// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
-		mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((at.visit + 1) / 2 & 1) ^ 1);
-		dquery_issue(dquery, smem, group, last % 2);
-		wgmma_wait_group<0>();
-		registers_pin(dquery);
-		dquery_add(smem, tile_sums(p, at.index), dquery, group);
+		if constexpr (!DETERMINISTIC) {
+			const unsigned last = at.visit - 1;
+			float dquery[DQUERY_ROWS / 2];
+			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
+			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((at.visit + 1) / 2 & 1) ^ 1);
+			dquery_issue(dquery, smem, group, last % 2);
+			wgmma_wait_group<0>();
+			registers_pin(dquery);
+			dquery_add(smem, tile_sums(p, at.index), dquery, group);
+		}
 	}
 
 	const Keys own = smem.own;
@@ -443,7 +462,7 @@ DEVICE void keys_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, t, used, written);
 		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, KEEP_SCALE, t, used, written);
 	}
-	if (mov_tid_x() % 32 == 0)
+	if (!DETERMINISTIC && mov_tid_x() % 32 == 0)
 		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them
 }
 

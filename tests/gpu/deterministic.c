@@ -51,6 +51,16 @@ static const struct {
 	{"{head_dim: {qk: 192, v: 128}, mask: causal, " DET, "b1,h2,q200,k260"},
 	{"{head_dim: 256, mask: causal, " DET, "b1,h2,q200,k200"},
 	{"{head_dim: {qk: 256, v: 16}, " TILE(64, 32, 8, 1) DET, "b1,h1,q130,k200"},
+	/* the native kernels: tiles of both sizes, one query tile that sees what the other does not, one that lies past the end */
+	{D64 TILE(128, 128, 12, 2) "mask: {window: {left: 70, right: 9}}, " DET, "b2,h4/2,q333,k450"},
+	{D64 TILE(64, 128, 12, 2) "mask: {window: {left: 70, right: 9}}, dropout: 0.2, " DET, "b2,h4/2,q333,k450,seed2"},
+	{D64 TILE(64, 128, 12, 2) "mask: causal, blocks: {size: 64, from: bitmap}, " DET, "b2,h4/2,q333,k444"},
+	{"{head_dim: {qk: 64, v: 128}, " TILE(64, 128, 12, 2) "layout: packed, mask: causal, score: {softcap: {cap: 5}}, " DET,
+         "b4,h2,lq130-0-70-200,lk90-9-0-300,q210,k310,seed2"},
+	{"{head_dim: 128, " TILE(64, 128, 12, 2) "score: bias, " DET, "b2,h2,q200,k333"},
+	{HALF TILE(64, 128, 12, 2) "layout: padded, mask: \"k <= q && q - k < 100 || k < 16\", " DET, "b4,h2,lq130-0-70-200,lk90-9-0-300,q210,k310"},
+	{"{head_dim: 96, kv_group: any, " TILE(64, 128, 12, 2) "mask: {all: [causal, document]}, score: alibi, sink: true, " DET,
+         "b2,h4/2,q513,k513,seed3"},
 	/* how warps share a tile: rows alone, rows and keys, keys alone; one and two buffers */
 	{HALF TILE(128, 64, 4, 2) DET, "b1,h2,q300,k300,seed2"},
 	{HALF TILE(64, 128, 8, 1) "dropout: 0.3, " DET, "b1,h2,q300,k300,seed3"},
