@@ -266,12 +266,18 @@ DEVICE void query_visit_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned visit,
 		mbarrier_wait(smem.inputs_full[stage], parity);
 	const Inputs in = {staged.head(0), staged.rows(tile), staged.cols(stage), staged.cells(stage * QUERY_TILES + tile),
 	                   own.q0 + tile * TILE_M, note.tile * TILE_N, note.bits};
+	const bool partial = note.tile_class != TILE_FULL;
+	const auto hide = [&](float hidden) {
+		query_cells(s, p, in, own, [&](float &x, int, const RowState &row, const ColState &col) { x = mask_keep(row, col, &in) ? x : hidden; });
+	};
+	if (SCORE_IDENTITY && partial) // first, while fewer values are about
+		hide(-infinity());
 	query_cells(s, p, in, own, [&](float &x, int r, const RowState &row, const ColState &col) {
 		const Scored scored = score_grad(x, row, col, &in);
 		x = ex2(scored.score * LOGIT_SCALE - rows.lse2[r]) * scored.grad;
 	});
-	if (note.tile_class != TILE_FULL) // whose derivative may be anything, NaN too
-		query_cells(s, p, in, own, [&](float &x, int, const RowState &row, const ColState &col) { x = mask_keep(row, col, &in) ? x : 0; });
+	if (!SCORE_IDENTITY && partial) // whose derivative may be anything, NaN too
+		hide(0);
 	wgmma_wait_group<0>(); // dP
 	registers_pin(dp);
 	if (first_thread())
