@@ -10,7 +10,7 @@
 constexpr int QUERY_ROWS = 64 * WARPGROUPS;
 constexpr int QUERY_TILES = QUERY_ROWS / TILE_M; // query tiles of a CTA: each walks, has its classes and its inputs
 constexpr int BLOCKS_N = TILE_N / 8;             // 8-key blocks of S
-static_assert(!DETERMINISTIC || QUERY_TILES * TILE_M == QUERY_ROWS && TILE_M % 64 == 0, "a warpgroup's rows are of one query tile");
+static_assert(DETERMINISTIC && QUERY_TILES * TILE_M == QUERY_ROWS && TILE_M % 64 == 0, "a warpgroup's rows are of one query tile");
 
 struct QueryOwn { int b, h, q0; };
 struct QueryNote { Visit of[QUERY_TILES]; }; // of one key tile: empty for who does not see it

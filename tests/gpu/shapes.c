@@ -263,7 +263,7 @@ void suite_small(struct suite *s)
 		{"{head_dim: 64, mask: causal, score: {softcap: {cap: 5}}, kv_group: 2, dropout: 0.2, deterministic: true, " BOTH "}", "b1,h4/2,q130,k200,seed3"},
 		{"{head_dim: 64, layout: packed, kv_group: 2, mask: {window: {left: 40, right: 9}}, deterministic: true, " BOTH "}",
                  "b5,h4/2,lq130-0-7-200-1,lk90-9-0-300-1,q210,k310,seed2"},
-		{"{head_dim: 128, layout: padded, mask: {all: [causal, document]}, score: \"s + m[h, q, k]\", inputs: {m: {dtype: f32, shape: "
+		{"{head_dim: 64, layout: padded, mask: {all: [causal, document]}, score: \"s + m[h, q, k]\", inputs: {m: {dtype: f32, shape: "
                  "[heads, seq_q, seq_k]}}, deterministic: true, " BOTH "}",
                  "b4,h2,lq130-0-7-90,lk90-9-0-150,seed3"},
 		{FULL64, "b1,h1,q129,k257"}, /* one row and one key past a tile of any size */
