@@ -59,6 +59,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 	         "logit in base 2 = LOGIT_SCALE * score(q.k)"},
 		{"SPECULATE", "bool", tile->speculate, 0, "references of the softmax need not rise"},
 		{"QUEUE", "bool", tile->queue, 0, "persistent CTAs take items from p.queue"},
+		{"OUT_STAGED", "bool", tile->out_staged, 0, "O passes through shared memory on its way out"},
 		{"WRITE_LSE", "bool", (spec->outputs & OUTPUT_LSE) != 0, 0, "forward writes lse"},
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},
 		{"SMEM_BYTES", "int", tile->smem_bytes, 0, "dynamic shared memory"},

@@ -30,9 +30,9 @@ static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
 /* Accumulators of S and O, and P in a thread; and how many ptxas 13.0 compiles without spills or serialised products: scores keep values
  * of rows, and whoever classifies tiles or stages inputs takes registers from those who compute. */
 static int accumulators(int tile_n, const struct spec *spec) { return tile_n / 2 + tile_n / 4 + spec->head_dim_v / 2; }
-static int accumulators_most(int warpgroups, const struct program *program)
+static int accumulators_most(int warpgroups, const struct spec *spec, const struct program *program)
 {
-	const bool long_load = program->scan || program->run_count > 1 || program->access_count > 0;
+	const bool long_load = program->scan || program->run_count > 1 || program->access_count > 0 || spec->keep_256 < DROPOUT_LEVELS;
 	const int score = program->score_identity ? 0 : warpgroups == 2 && program->access_count > 0 ? 24 : 8;
 	return (warpgroups == 3 ? 128 : 196) - score - (long_load ? warpgroups == 3 ? 8 : 16 : 0);
 }
@@ -70,15 +70,19 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "%d warps; m %d wants %d", t->warps, t->m, GROUP_WARPS * (groups(t) + 1));
 		return false;
 	}
+	if (groups(t) == 3 && spec->keep_256 < DROPOUT_LEVELS) {
+		snprintf(reason, REASON_MAX, "m %d; with dropout want 128: three warpgroups leave no registers to those who make its words", t->m);
+		return false;
+	}
 	if (!forward_keys_fit(reason, t, spec))
 		return false;
 	if (t->stages < 2 || t->stages > 4) {
 		snprintf(reason, REASON_MAX, "%d stages; want 2 to 4", t->stages);
 		return false;
 	}
-	if (accumulators(t->n, spec) > accumulators_most(groups(t), program)) {
+	if (accumulators(t->n, spec) > accumulators_most(groups(t), spec, program)) {
 		snprintf(reason, REASON_MAX, "%d accumulators in a thread; %d warpgroups leave room for %d",
-		         accumulators(t->n, spec), groups(t), accumulators_most(groups(t), program));
+		         accumulators(t->n, spec), groups(t), accumulators_most(groups(t), spec, program));
 		return false;
 	}
 	return blocks_fit(reason, t, program);
@@ -107,7 +111,6 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 {
 	const int row_qk = panels(spec->head_dim_qk) * 2 * PANEL, row_v = panels(spec->head_dim_v) * 2 * PANEL; /* bytes of a shared row */
 	const int warpgroups = c->tile_m / GROUP_ROWS;
-	(void)target;
 
 	c->walk_warps = 1;
 	c->overlap = overlap[warpgroups];
@@ -121,11 +124,15 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	if (spec->keep_256 < DROPOUT_LEVELS) /* words and a barrier for each note */
 		smem_term_add(c, "dropout", 2 * c->stages * ((c->tile_n + 63) / 64 * 2 * c->tile_m * 4 + 8));
-	const int barriers = 8 * (5 * c->stages + 2 * c->stages + 2 + 2 + 2);
-	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 2 * 16 + 2 * 4;
+	const int barriers = 8 * (5 * c->stages + 2 * c->stages + 2 * warpgroups + 3 * 2);
+	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 3 * 16 + 3 * 4;
 	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, c->stages, c->stages);
+	const int out = 4 * warpgroups * 16 * 2 * PANEL; /* 16 rows of a panel for each warp */
+	c->out_staged = c->smem_bytes + out <= target->smem_block;
+	if (c->out_staged)
+		smem_term_add(c, "O", out);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
@@ -160,7 +167,7 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 		recipe_piece_add(recipe, "queue", SIZE_LAUNCH, 0, 1);
 		recipe->piece[recipe->piece_count - 1].zeroed = 1;
 	}
-	recipe_map_add(recipe, "query", c->tile_m);
+	recipe_map_add(recipe, "query", GROUP_ROWS);
 	recipe_map_add(recipe, "key", c->tile_n);
 	recipe_map_add(recipe, "value", c->tile_n);
 }

@@ -26,6 +26,10 @@ DEVICE void st_shared_16(unsigned dst, uint4 v)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }
+DEVICE void st_global_16(void *dst, uint4 v) // written as a uint4 it may come out as four stores
+{
+	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
 DEVICE void st_shared_4(unsigned dst, unsigned v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(v) : "memory"); }
 DEVICE uint4 ld_shared_16(unsigned src)
 {

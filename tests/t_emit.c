@@ -217,6 +217,7 @@ START_TEST(prologue)
 		"float LOGIT_SCALE = 1.442695f;",
 		"bool SPECULATE = false;",
 		"bool QUEUE = false;",
+		"bool OUT_STAGED = false;",
 		"bool WRITE_LSE = true;",
 		"int RED_WIDTH = 4;",
 		"int SMEM_BYTES = 49152;",

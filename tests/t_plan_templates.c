@@ -295,7 +295,7 @@ START_TEST(maps_and_others_are_printed)
 	ck_assert_str_eq(plan.templ, "sm90/fwd");
 	plan_print(&text, &plan);
 	plan_json(&json, &plan);
-	const int m = best(&plan)->tile_m, n = best(&plan)->tile_n;
+	const int m = 64, n = best(&plan)->tile_n; /* Q comes for each warpgroup alone */
 	snprintf(line, sizeof line, "  tensor maps  query in boxes of %d rows, key in boxes of %d rows, value in boxes of %d rows\n", m, n, n);
 	ck_assert_ptr_nonnull(strstr(text_str(&text), line));
 	ck_assert_ptr_nonnull(strstr(text_str(&text), "queue: 256 bytes, cleared first\n"));

@@ -21,13 +21,15 @@ constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64;   // 64-column panels of a sh
 constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 constexpr int NOTES = 2 * STAGES;
 constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
-constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, INPUTS = VISIT_INPUTS || HEAD_INPUTS || ROW_INPUTS;
+// S of an item's second visit is computed under the softmax of its first: there are registers for both.
+constexpr bool SECOND_AHEAD = WARPGROUPS == 2 && TILE_N <= 128 && HEAD_DIM_V <= 128 && SCORE_IDENTITY;
+constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS, INPUTS = VISIT_INPUTS || ITEM_INPUTS;
 constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
 // Threads that prepare items and visits for those who compute: the other warps of warpgroup 0.
 constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0;
 // Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles and staging inputs take many.
-constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS;
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS || DROPOUT;
 constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
 constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
@@ -36,6 +38,7 @@ static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out amon
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
 static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
+static_assert(!DROPOUT || WARPGROUPS == 2, "making words several at a time takes registers");
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
@@ -58,15 +61,19 @@ struct alignas(16) Smem {
 	unsigned long long inputs_full[STAGES]; // of a visit; its buffers are free with those of V
 	unsigned long long note_full[NOTES];    // for the helpers
 	unsigned long long item_full[2];        // likewise
-	unsigned long long query_full, query_empty; // Q, the item and its inputs
-	unsigned long long item_done[2];        // the verdict on a speculative item is there
+	unsigned long long item_inputs_full[2]; // of an item, by its seat
+	unsigned long long query_full[WARPGROUPS], query_empty[WARPGROUPS]; // a warpgroup's rows of Q, and the item
+	unsigned long long item_done[2]; // each warp has left the item of this seat, and the verdict on a speculative one is there
 	Notes notes;
-	Item item[2];
+	Item item[2], next; // next, round: of the loading warp
+	unsigned round;
 	int failed[2]; // 1: the item of this seat must be done again
 	WalkShared walk;
 };
 using Buffers = Staged<2, 2, STAGES, STAGES>; // items: by seat
-static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_fwd.c disagree");
+// Behind Smem, with OUT_STAGED: for each warp that computes 16 rows of O, 64 columns of them at a time, swizzled.
+constexpr int OUT_WARP_BYTES = 16 * 128, OUT_BYTES = OUT_STAGED ? 4 * WARPGROUPS * OUT_WARP_BYTES : 0;
+static_assert(sizeof(Smem) + OUT_BYTES + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_fwd.c disagree");
 
 enum { BARRIER_TURN = 1, BARRIER_GROUP = BARRIER_TURN + 3 }; // ids of named barriers; one of each kind for each warpgroup
 
@@ -83,7 +90,7 @@ constexpr float SUM_MOST = 0x1p120f;
 // A lifted reference is this much lower: of the few keys that positions leave to a row, none need be as near as the best of a tile.
 constexpr float LIFT_SLACK = 32;
 // A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
-constexpr int SHORT_KEYS = 512;
+constexpr int SHORT_KEYS = 256;
 
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 DEVICE float quad_max(float x)
@@ -146,13 +153,48 @@ DEVICE int visits_most(const Stream &stream)
 	return count;
 }
 
+// The rows of Q of warpgroup `group`.
+DEVICE void query_load(Smem &smem, const fagen_abi_maps &maps, int group, int row, int head, int batch)
+{
+	mbarrier_arrive_expect_tx(smem.query_full[group], PANELS_QK * 64 * 128);
+#pragma unroll
+	for (int i = 0; i < PANELS_QK; i++)
+		cp_async_bulk_tensor_4d(cvta_shared(smem.query[i][64 * group]), maps.query, smem.query_full[group], 64 * i, row + 64 * group, head,
+		                        batch);
+}
+
+// smem.next: the next item number that is a tile, or ITEM_END. Its rows of Q, which nobody has read yet, are on their way to L2 from
+// then on.
+DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, bool leader)
+{
+	unsigned number;
+	Owned own = {0, 0, -1, 0};
+	do {
+		number = item_number(p, smem.round, leader);
+		if (number < item_count(p))
+			own = item_owned(p, number);
+		__syncwarp(); // readers of the round and of the item before, before their writer
+		if (leader)
+			smem.round++;
+		__syncwarp();
+	} while (own.tile < 0 && number < item_count(p));
+	if (leader) {
+		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
+		if (own.tile >= 0)
+#pragma unroll 1
+			for (int i = 0; i < PANELS_QK * WARPGROUPS; i++)
+				cp_async_bulk_prefetch_tensor_4d(maps.query, i / WARPGROUPS * 64,
+				                                 first_q(&p, own.b) + own.tile * TILE_M + i % WARPGROUPS * 64, own.h,
+				                                 LAYOUT == LAYOUT_PACKED ? 0 : own.b);
+	}
+	__syncwarp(); // the next item's writer before its readers
+}
+
 // The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
 	const bool leader = elect_sync();
-	const unsigned items = item_count(p);
-	unsigned round = 0, visit = 0;
-	unsigned number = item_number(p, 0, leader); // of the next item; past the last of all: there is none
+	unsigned visit = 0;
 	// If item n, whose tiles are all under way, left the range, it comes again.
 	const auto again = [&](unsigned n, Item &item) {
 		mbarrier_wait(smem.item_done[n % 2], n / 2 & 1);
@@ -170,11 +212,10 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		Item item = {ITEM_END, 0, 0, 0};
 		if (i >= 2)
 			again(i - 2, item);
-		while (item.kind == ITEM_END && number < items) {
-			const Owned own = item_owned(p, number);
-			if (own.tile >= 0)
-				item = {ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
-			number = item_number(p, ++round, leader);
+#pragma unroll 1
+		for (int takes = i == 0 ? 2 : 1; takes > 0 && item.kind == ITEM_END; takes--) { // at first there is no next one yet
+			item = smem.next;
+			next_take(smem, p, maps, leader);
 		}
 		if (item.kind == ITEM_END && i >= 1 && !paused)
 			item.kind = ITEM_PAUSE; // the verdict on the item before is not awaited here: those who compute look at this one first
@@ -196,15 +237,18 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				item.kind = ITEM_EMPTY;
 		}
 		const auto item_publish = [&] { // with Q
-			mbarrier_wait(smem.query_empty, (i & 1) ^ 1); // the item before: its last S is done
 			if (leader) {
 				smem.item[seat] = item;
 				if constexpr (HELPER_THREADS)
 					mbarrier_arrive(smem.item_full[seat]);
-				if (item.kind >= ITEM_SPECULATIVE)
-					panels_load(smem.query, maps.query, smem.query_full, first_q(&p, b) + item.q0, h, batch);
-				else
-					mbarrier_arrive(smem.query_full);
+#pragma unroll 1
+				for (int group = 0; group < WARPGROUPS; group++) {
+					mbarrier_wait(smem.query_empty[group], (i & 1) ^ 1); // the item before: the group's last S is done
+					if (item.kind >= ITEM_SPECULATIVE)
+						query_load(smem, maps, group, first_q(&p, b) + item.q0, h, batch);
+					else
+						mbarrier_arrive(smem.query_full[group]);
+				}
 			}
 			__syncwarp();
 		};
@@ -261,7 +305,7 @@ template <class Notes> DEVICE void words_make(Notes &notes, const fagen_abi &p, 
 	for (int block = 0; block < BLOCKS_64; block++) {
 		const unsigned thread = mov_tid_x() - 32;
 		const int q = item.q0 + thread % 32 / 4, k = notes.of[visit % NOTES].tile * TILE_N + 64 * block + thread % 4 * 2;
-#pragma unroll 1
+#pragma unroll
 		for (unsigned i = thread; i < 2 * TILE_M; i += HELPER_THREADS)
 			notes.words[visit % NOTES][block][i] = dropout_bits(key, q + i / 32 * 16, k);
 	}
@@ -291,7 +335,8 @@ DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &
 				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, HELPER_THREADS);
 		cp_async_commit();
 		cp_async_wait<0>();
-		mbarrier_arrive(smem.query_full);
+		if constexpr (ITEM_INPUTS)
+			mbarrier_arrive(smem.item_inputs_full[seat]);
 		if (item.kind == ITEM_END)
 			return;
 		if constexpr (VISIT_INPUTS || DROPOUT) {
@@ -395,13 +440,22 @@ struct Rows { float max[2], sum[2]; };
 // Of a row that saw no key yet there is no maximum; it is taken against 0.
 DEVICE float rows_reference(const Rows &rows, int r) { return rows.max[r] == minus_infinity() ? 0 : rows.max[r]; }
 
-DEVICE float row_maximum(const float (&s)[TILE_N / 2], int r)
+// Of the rows, in chains short enough that their latency hides.
+DEVICE void rows_maximum(float (&most)[2], const float (&s)[TILE_N / 2])
 {
-	float m = fmaxf(s[2 * r], s[2 * r + 1]);
+	float part[2][4];
 #pragma unroll
-	for (int j = 1; j < BLOCKS_N; j++)
-		m = fmaxf(m, fmaxf(s[4 * j + 2 * r], s[4 * j + 2 * r + 1]));
-	return quad_max(m);
+	for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+		for (int r = 0; r < 2; r++)
+#pragma unroll
+			for (int e = 0; e < 2; e++) {
+				float &m = part[r][2 * (j % 2) + e];
+				m = j < 2 ? s[4 * j + 2 * r + e] : fmaxf(m, s[4 * j + 2 * r + e]);
+			}
+#pragma unroll
+	for (int r = 0; r < 2; r++)
+		most[r] = quad_max(fmaxf(fmaxf(part[r][0], part[r][1]), fmaxf(part[r][2], part[r][3])));
 }
 
 // The most that positions add to the score of row q among keys [begin, end).
@@ -437,9 +491,11 @@ DEVICE float row_lift(const fagen_abi &p, const Inputs &in, const Item &item, in
 DEVICE void references_lift(const float (&s)[TILE_N / 2], Rows &rows, const fagen_abi &p, const Inputs &in, const Item &item)
 {
 	if (__any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+		float most[2];
+		rows_maximum(most, s);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			const float m = row_maximum(s, r);
+			const float m = most[r];
 			if (rows.max[r] == minus_infinity() && m != minus_infinity()) {
 				const float lift = row_lift(p, in, item, r);
 				rows.max[r] = m + (lift > 0 ? lift - LIFT_SLACK / LOGIT_SCALE : 0);
@@ -456,9 +512,11 @@ template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Ro
 	float shift[2];
 	bool rise = false, large[2];
 	if (FIRST || running || __any_sync(~0u, rows.max[0] == minus_infinity() || rows.max[1] == minus_infinity())) {
+		float most[2];
+		rows_maximum(most, s);
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
-			const float highest = row_maximum(s, r), m = SHORT ? score_short(highest, 0) * (1 / LOGIT_SCALE) : highest;
+			const float highest = most[r], m = SHORT ? score_short(highest, 0) * (1 / LOGIT_SCALE) : highest;
 			if constexpr (FIRST) {
 				rows.max[r] = m, rows.sum[r] = 0;
 			} else if (running) {
@@ -551,96 +609,152 @@ DEVICE void scores_done(Smem &smem, const Attended &at, unsigned visit)
 	if (first_thread()) {
 		mbarrier_arrive(smem.key_empty[visit % STAGES]);
 		if (at.note.last)
-			mbarrier_arrive(smem.query_empty);
+			mbarrier_arrive(smem.query_empty[at.group]);
 	}
 }
 
-// All visits but the first: S of the next one and O of this one are under way together, and the softmax of the next under O's.
-// SHORT: with the short score, not running.
-template <bool SHORT>
-DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], Rows &rows, Attended &at, Smem &smem,
-                          const Buffers &staged, const fagen_abi &p, bool running)
+// The next visit: its S and O of the one at hand are under way together, and its softmax under O's. AHEAD: its S is there, in s. SHORT: with the
+// short score, not running.
+template <bool SHORT, bool AHEAD>
+DEVICE void visit_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], float (&s)[TILE_N / 2], Rows &rows, Attended &at, Smem &smem,
+                         const Buffers &staged, const fagen_abi &p, bool running)
 {
-#pragma unroll 1
-	while (!at.note.last) {
-		float s[TILE_N / 2], factor[2] = {1, 1};
-		const unsigned next = at.visit + 1;
+	float factor[2] = {1, 1};
+	const unsigned next = at.visit + 1;
+	if constexpr (!AHEAD)
 		mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
-		if constexpr (TAKE_TURNS)
-			barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
+	if constexpr (TAKE_TURNS)
+		barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
+	if constexpr (!AHEAD)
 		scores_issue(s, smem, at.group, next % STAGES);
-		value_wait(smem, at);
-		values_issue(acc, prob, smem, at.visit % STAGES);
-		if constexpr (TAKE_TURNS)
-			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
-		at.note = smem.notes.of[next % NOTES];
+	value_wait(smem, at);
+	values_issue(acc, prob, smem, at.visit % STAGES);
+	if constexpr (TAKE_TURNS)
+		barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
+	at.note = smem.notes.of[next % NOTES];
+	if constexpr (!AHEAD) {
 		wgmma_wait_group<1>(); // S
 		registers_pin(s);
-		scores_done(smem, at, next);
-		scores_change<SHORT>(s, smem, staged, p, at, next);
-		if constexpr (SCORE_LIFT != 0)
-			if (!running)
-				references_lift(s, rows, p, visit_inputs(smem, staged, at, next), smem.item[at.seat]);
-		const bool rise = softmax<false, SHORT>(s, rows, factor, running);
-		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
-		if (!TAKE_TURNS)
-			known_here(rows.sum[0] + rows.sum[1]);
-		wgmma_wait_group<0>(); // O
-		registers_pin(acc);
-		if (first_thread())
-			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
-		prob_pack(prob, s, smem, at, next);
-		if (running && __any_sync(~0u, rise)) {
+	}
+	scores_done(smem, at, next);
+	scores_change<SHORT>(s, smem, staged, p, at, next);
+	if constexpr (SCORE_LIFT != 0)
+		if (!running)
+			references_lift(s, rows, p, visit_inputs(smem, staged, at, next), smem.item[at.seat]);
+	const bool rise = softmax<false, SHORT>(s, rows, factor, running);
+	// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
+	if (!TAKE_TURNS)
+		known_here(rows.sum[0] + rows.sum[1]);
+	wgmma_wait_group<0>(); // O
+	registers_pin(acc);
+	if (first_thread())
+		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+	prob_pack(prob, s, smem, at, next);
+	if (running && __any_sync(~0u, rise)) {
 #pragma unroll
-			for (int j = 0; j < BLOCKS_V; j++)
+		for (int j = 0; j < BLOCKS_V; j++)
 #pragma unroll
-				for (int r = 0; r < 2; r++)
-					acc[4 * j + 2 * r] *= factor[r], acc[4 * j + 2 * r + 1] *= factor[r];
+			for (int r = 0; r < 2; r++)
+				acc[4 * j + 2 * r] *= factor[r], acc[4 * j + 2 * r + 1] *= factor[r];
+	}
+	at.visit = next;
+}
+
+// All visits but the first.
+template <bool SHORT>
+DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], float (&s)[TILE_N / 2], Rows &rows, Attended &at,
+                          Smem &smem, const Buffers &staged, const fagen_abi &p, bool running)
+{
+	if (SECOND_AHEAD && !at.note.last)
+		visit_attend<SHORT, true>(acc, prob, s, rows, at, smem, staged, p, running);
+#pragma unroll 1
+	while (!at.note.last)
+		visit_attend<SHORT, false>(acc, prob, s, rows, at, smem, staged, p, running);
+}
+
+// O of this warp's rows, P's sums divided out by `scale`. The rows of an entry that are `written` begin at `out`; this warp's are from q on.
+// Staged, a warp writes whole lines: 128 bytes of four rows at a time.
+DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2], unsigned short *out, long long stride, int q, int written,
+                      const Smem &smem)
+{
+	const int lane = mov_tid_x() % 32;
+	if constexpr (!OUT_STAGED) {
+#pragma unroll
+		for (int r = 0; r < 2; r++)
+			accumulators_store<HEAD_DIM_V>(out + (q + lane / 4 + 8 * r) * stride, acc, r, scale[r], lane % 4, true,
+			                               q + lane / 4 + 8 * r < written);
+	} else {
+		const unsigned staged = cvta_shared(&smem + 1) + (mov_tid_x() - GROUP_THREADS) / 32 * OUT_WARP_BYTES;
+		// Of a lane: the row that it gives for stmatrix; row and 16-byte chunk of what it copies, whose swizzle repeats after 8 rows.
+		const unsigned to = staged + lane % 16 * 128, from = staged + lane / 8 * 128;
+		const unsigned chunk[2] = {((lane / 8 ^ lane) & 7) * 16u, ((lane / 8 ^ lane ^ 4) & 7) * 16u};
+		unsigned short *row = out + (q + lane / 8) * stride + lane % 8 * 8;
+#pragma unroll
+		for (int panel = 0; panel < PANELS_V; panel++) {
+			const int blocks = panel + 1 < PANELS_V ? 8 : BLOCKS_V - 8 * panel;
+#pragma unroll
+			for (int j = 0; j < blocks; j += 2) {
+				const float *const o = &acc[4 * (8 * panel + j)];
+				stmatrix_x4(to + ((j + lane / 16) ^ lane % 8) * 16, cvt_rn_x2(o[0] * scale[0], o[1] * scale[0], Element{}),
+				            cvt_rn_x2(o[2] * scale[1], o[3] * scale[1], Element{}), cvt_rn_x2(o[4] * scale[0], o[5] * scale[0], Element{}),
+				            cvt_rn_x2(o[6] * scale[1], o[7] * scale[1], Element{}));
+			}
+			__syncwarp(); // writers of the rows before their readers
+#pragma unroll
+			for (int i = 0; i < 4; i++) {
+				const uint4 cells = ld_shared_16(from + i * 512 + chunk[i % 2]);
+				if (q + lane / 8 + 4 * i < written && (blocks == 8 || lane % 8 < blocks))
+					st_global_16(row + 4 * i * stride + 64 * panel, cells);
+			}
+			__syncwarp(); // and their readers before the writers of the next
 		}
-		at.visit = next;
 	}
 }
 
-// O and LSE of this warpgroup's rows, straight from registers: a quad writes 64 bytes of a row at a time.
-DEVICE void rows_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, const Smem &smem,
-                       int seat)
+// O and LSE of this warpgroup's rows.
+DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, const Smem &smem, int seat)
 {
-	const Item &item = smem.item[seat];
-	const int t = lane_col() / 2;
+	const Item item = smem.item[seat];
+	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_row();
 	float sink2 = 0; // base 2
 	if constexpr (SINK) {
 		const Inputs in = {staged.head(seat), staged.rows(seat), staged.cols(0), staged.cells(0), item.q0, 0, 0};
 		sink2 = sink_logit(&in) * LOG2_E;
 	}
-	auto *const out = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first_q(&p, item.b)) +
-	                  item.h * p.out.stride_head;
+	float scale[2], lse2[2];
+	bool nothing = false;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		const float sum = rows.sum[r];
 		// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
-		float lse2 = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
-		float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 / sum;
+		lse2[r] = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
+		scale[r] = 256.0f / KEEP_256 * rcp(sum);
 		if constexpr (SINK) {
-			const float keys2 = lse2, high = fmaxf(keys2, sink2);
+			const float keys2 = lse2[r], high = fmaxf(keys2, sink2);
 			if (high != minus_infinity()) {
-				lse2 = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
-				inverse *= ex2(keys2 - lse2);
+				lse2[r] = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
+				scale[r] *= ex2(keys2 - lse2[r]);
 			}
 		}
-		const int q = item.q0 + lane_row() + 8 * r;
-		const bool used = LAYOUT == LAYOUT_DENSE || q < sequence_q(&p, item.b); // full tiles do not hide other rows
-		if (!used)
-			lse2 = minus_infinity();
-		const bool written = q < slot_q(&p, item.b);
-		if constexpr (WRITE_LSE) {
-			if (t == 0 && written) {
-				float *lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first_q(&p, item.b)) +
-				             item.h * p.lse.stride_head + q * p.lse.stride_seq;
-				*lse = LN_2 * lse2;
-			}
-		}
-		accumulators_store<HEAD_DIM_V>(out + q * p.out.stride_seq, acc, r, inverse, t, used && sum != 0, written);
+		const bool used = LAYOUT == LAYOUT_DENSE || q + 8 * r < sequence_q(&p, item.b); // full tiles do not hide other rows
+		lse2[r] = used ? lse2[r] : minus_infinity();
+		scale[r] = used && sum != 0 ? scale[r] : 0;
+		nothing |= scale[r] == 0;
 	}
+	if (__any_sync(~0u, nothing)) // O of such rows may be infinite or NaN where V is
+#pragma unroll
+		for (int i = 0; i < HEAD_DIM_V / 2; i++)
+			acc[i] = scale[i / 2 % 2] == 0 ? 0 : acc[i];
+	if constexpr (WRITE_LSE) {
+		float *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first) + item.h * p.lse.stride_head;
+#pragma unroll
+		for (int r = 0; r < 2; r++)
+			if (mov_tid_x() % 4 == 0 && q + 8 * r < written)
+				lse[(q + 8 * r) * p.lse.stride_seq] = LN_2 * lse2[r];
+	}
+	unsigned short *const out =
+		reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first) + item.h * p.out.stride_head;
+	out_store(acc, scale, out, p.out.stride_seq, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16, written, smem);
 }
 
 // Did the short score do for row half r, by its logits' sum? A logit above the range would alone make the sum as large. Those below it are
@@ -658,13 +772,15 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 	bool trusted = true;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
-		float finite = 0; // NaN as soon as something is infinite or NaN
+		float finite[4] = {}; // NaN as soon as something is infinite or NaN
 #pragma unroll
 		for (int j = 0; j < BLOCKS_V; j++)
-			finite = acc[4 * j + 2 * r + 1] * 0.0f + (acc[4 * j + 2 * r] * 0.0f + finite);
+#pragma unroll
+			for (int e = 0; e < 2; e++)
+				finite[2 * (j % 2) + e] += acc[4 * j + 2 * r + e] * 0.0f;
 		const bool nothing = !SCORE_SHORT && rows.max[r] == minus_infinity(); // seen: exact. A short score may have sunk that far
 		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= TRUSTED_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
-		                  rows.sum[r] <= SUM_MOST && finite == 0 && (!SCORE_SHORT || row_in_reach(rows, r, item, p));
+		                  rows.sum[r] <= SUM_MOST && finite[0] + finite[1] + finite[2] + finite[3] == 0 && (!SCORE_SHORT || row_in_reach(rows, r, item, p));
 		trusted &= nothing || good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
 	}
 	return trusted;
@@ -673,7 +789,9 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 // S of the first visit of an item. Returns whether there is one; if not S is of anything, and nobody looks at it.
 DEVICE bool first_scores_issue(float (&s)[TILE_N / 2], Smem &smem, int group, unsigned item, unsigned visit)
 {
-	mbarrier_wait(smem.query_full, item & 1);
+	mbarrier_wait(smem.query_full[group], item & 1);
+	if constexpr (ITEM_INPUTS)
+		mbarrier_wait(smem.item_inputs_full[item % 2], item / 2 & 1);
 	const bool some = smem.item[item % 2].kind >= ITEM_SPECULATIVE;
 	if (some)
 		mbarrier_wait(smem.key_full[visit % STAGES], visit / STAGES & 1);
@@ -688,33 +806,42 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	unsigned prob[TILE_N / 4];
 	Rows rows;
 	{
-		float factor[2];
+		float first[TILE_N / 2], factor[2];
 		at.note = smem.notes.of[at.visit % NOTES];
-		// This product was issued before the end of the item before, which no product has kept the warps of this group together in:
-		// all of them are done with its seat before it is given away.
-		if (at.note.last)
-			barrier_sync(BARRIER_GROUP + at.group, GROUP_THREADS);
 		scores_done(smem, at, at.visit);
-		scores_change<false>(s, smem, staged, p, at, at.visit);
+#pragma unroll
+		for (int i = 0; i < TILE_N / 2; i++)
+			first[i] = SECOND_AHEAD ? mov_f32(s[i]) : s[i];
+		if constexpr (SECOND_AHEAD) { // if there is no second, of anything, and nobody looks at it
+			if (!at.note.last)
+				mbarrier_wait(smem.key_full[(at.visit + 1) % STAGES], (at.visit + 1) / STAGES & 1);
+			scores_issue(s, smem, at.group, (at.visit + 1) % STAGES);
+		}
+		scores_change<false>(first, smem, staged, p, at, at.visit);
 		if constexpr (SPECULATE && SCORE_LIFT != 0) { // as later visits, with rows that have seen nothing
 			const Item &item = smem.item[at.seat];
 			rows = {{minus_infinity(), minus_infinity()}, {0, 0}};
 			if (item.kind == ITEM_SPECULATIVE)
-				references_lift(s, rows, p, visit_inputs(smem, staged, at, at.visit), item);
-			softmax<false, false>(s, rows, factor, item.kind != ITEM_SPECULATIVE);
+				references_lift(first, rows, p, visit_inputs(smem, staged, at, at.visit), item);
+			softmax<false, false>(first, rows, factor, item.kind != ITEM_SPECULATIVE);
 		} else {
-			softmax<true, false>(s, rows, factor, true);
+			softmax<true, false>(first, rows, factor, true);
 		}
-		prob_pack(prob, s, smem, at, at.visit);
+		prob_pack(prob, first, smem, at, at.visit);
+		if constexpr (SECOND_AHEAD) {
+			known_here(rows.sum[0] + rows.sum[1]); // the softmax, before the wait
+			wgmma_wait_group<0>();
+			registers_pin(s);
+		}
 	}
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)
 		acc[i] = 0;
 	const bool speculative = SPECULATE && smem.item[at.seat].kind == ITEM_SPECULATIVE;
 	if (SCORE_SHORT && speculative)
-		visits_attend<SCORE_SHORT>(acc, prob, rows, at, smem, staged, p, false);
+		visits_attend<SCORE_SHORT>(acc, prob, s, rows, at, smem, staged, p, false);
 	else
-		visits_attend<false>(acc, prob, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
+		visits_attend<false>(acc, prob, s, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
 	value_wait(smem, at);
 	values_issue(acc, prob, smem, at.visit % STAGES);
 	some = first_scores_issue(s, smem, at.group, i + 1, at.visit + 1); // under the end of this item
@@ -757,24 +884,21 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			again = item_attend(s, some, smem, staged, p, at, i);
 			visit = at.visit;
 		} else {
-			// No product keeps the warps of this group together: all of them are done with the item before, and have seen this one,
-			// before another may take a seat.
-			barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
 			if (first_thread())
-				mbarrier_arrive(smem.query_empty);
+				mbarrier_arrive(smem.query_empty[group]);
 			if (kind == ITEM_EMPTY) {
-				const float acc[HEAD_DIM_V / 2] = {};
+				float acc[HEAD_DIM_V / 2] = {};
 				rows_store(acc, {{0, 0}, {0, 0}}, staged, p, smem, seat);
 			}
 			some = first_scores_issue(s, smem, group, i + 1, visit);
 			wgmma_wait_group<0>();
 			registers_pin(s);
 		}
-		if (first_thread()) {
-			if (again)
-				smem.failed[seat] = 1;
+		if (again && first_thread())
+			smem.failed[seat] = 1;
+		__syncwarp(); // the warp's readers of the seat, and the verdict, before its arrival
+		if (mov_tid_x() % 32 == 0)
 			mbarrier_arrive(smem.item_done[seat]);
-		}
 	}
 	if (TAKE_TURNS && group == 0)
 		barrier_sync(BARRIER_TURN, 2 * GROUP_THREADS); // the arrival that group 0 has not used
@@ -791,7 +915,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 {
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
-	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
+	const Buffers staged(smem_bytes + sizeof(Smem) + OUT_BYTES);
 	if (threadIdx.x == 0) {
 		for (int i = 0; i < STAGES; i++) {
 			mbarrier_init(smem.key_full[i], 1);
@@ -806,11 +930,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			words_init(smem.notes);
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.item_full[i], 1);
-			mbarrier_init(smem.item_done[i], WARPGROUPS);
+			mbarrier_init(smem.item_inputs_full[i], ITEM_INPUTS ? HELPER_THREADS : 1);
+			mbarrier_init(smem.item_done[i], 4 * WARPGROUPS);
 			smem.failed[i] = 0;
 		}
-		mbarrier_init(smem.query_full, 1 + HELPER_THREADS);
-		mbarrier_init(smem.query_empty, WARPGROUPS);
+		smem.next.kind = ITEM_END, smem.round = 0;
+		for (int i = 0; i < WARPGROUPS; i++) {
+			mbarrier_init(smem.query_full[i], 1);
+			mbarrier_init(smem.query_empty[i], 1);
+		}
 		fence_mbarrier_init();
 	}
 	__syncthreads(); // barriers before their users

@@ -83,6 +83,12 @@ DEVICE void cp_async_bulk_tensor_4d(unsigned dst, const fagen_abi_map &map, unsi
 	             "l"(&map), "r"(cvta_shared(&barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
 	             : "memory");
 }
+// The same box to L2 alone.
+DEVICE void cp_async_bulk_prefetch_tensor_4d(const fagen_abi_map &map, int column, int row, int head, int batch)
+{
+	asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map), "r"(column), "r"(row), "r"(head), "r"(batch)
+	             : "memory");
+}
 // `bytes` from global to shared, all multiples of 16; `barrier` receives them.
 DEVICE void cp_async_bulk(unsigned dst, const void *src, unsigned bytes, unsigned long long &barrier)
 {
@@ -118,7 +124,12 @@ DEVICE void cp_async_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::
 // Orders this thread's writes to shared memory before reads of the async proxy (wgmma, bulk copies) that follow a barrier.
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Four 8x8 matrices of 16-bit elements, each written transposed: a lane holds two neighbours of a column of what lies in memory;
+// Four 8x8 matrices of 16-bit elements: a lane holds two neighbours of a row; lanes 8i..8i+7 give the row addresses of matrix i.
+DEVICE void stmatrix_x4(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d)
+{
+	asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+// Each written transposed: a lane holds two neighbours of a column of what lies in memory;
 // lanes 8i..8i+7 give the row addresses of matrix i.
 DEVICE void stmatrix_x4_trans(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d)
 {
@@ -156,6 +167,14 @@ template <int N> DEVICE void registers_pin(unsigned (&r)[N])
 #pragma unroll
 	for (int i = 0; i < N; i++)
 		asm volatile("" : "+r"(r[i])::"memory");
+}
+
+// A copy. Without it ptxas would rather keep accumulators where they are, and find no place for others beside them.
+DEVICE float mov_f32(float x)
+{
+	float y;
+	asm volatile("mov.b32 %0, %1;" : "=f"(y) : "f"(x));
+	return y;
 }
 
 // A point of the program before which x, which is never below 0, and all that it is made of must have been computed. ptxas moves waits for

@@ -296,7 +296,7 @@ static bool bulk_right(struct bench *b, unsigned bytes)
 {
 	unsigned words[128];
 	unsigned char from[4096], copied[4096];
-	uint16_t got[32 * 8];
+	uint16_t got[2 * 32 * 8];
 	for (int i = 0; i < 128; i++) /* elements number 2i and 2i + 1 of the four matrices, as lanes hold them */
 		words[i] = (unsigned)(2 * i) | (unsigned)(2 * i + 1) << 16;
 	for (int i = 0; i < 4096; i++)
@@ -306,7 +306,7 @@ static bool bulk_right(struct bench *b, unsigned bytes)
 		return false;
 	void *params[] = {&b->buffer[AT_PROB].data, &b->buffer[AT_VALUE].data, &bytes, &b->buffer[AT_OUT].data,
 	                  &b->buffer[AT_SCORES].data};
-	if (!bench_launch(b, "bulk", 32, 512 + 16 + 4096, params) || !buffer_read(b, AT_OUT, got) ||
+	if (!bench_launch(b, "bulk", 32, 2 * 512 + 16 + 4096, params) || !buffer_read(b, AT_OUT, got) ||
 	    !buffer_read(b, AT_SCORES, copied))
 		return false;
 	for (int m = 0; m < 4; m++)
@@ -314,6 +314,9 @@ static bool bulk_right(struct bench *b, unsigned bytes)
 			for (int c = 0; c < 8; c++) /* held at row c, column r */
 				if (got[(8 * m + r) * 8 + c] != 64 * m + 8 * c + r)
 					return wrong(b, "matrices", 8 * m + r, c, got[(8 * m + r) * 8 + c], 64 * m + 8 * c + r);
+	for (int i = 0; i < 32 * 8; i++)
+		if (got[32 * 8 + i] != i)
+			return wrong(b, "rows of matrices", i / 8, i % 8, got[32 * 8 + i], i);
 	for (unsigned i = 0; i < sizeof copied; i++)
 		if (copied[i] != (i < bytes ? from[i] : 0xff))
 			return wrong(b, "bytes", i, 0, copied[i], i < bytes ? from[i] : 0xff);
