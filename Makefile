@@ -18,6 +18,11 @@ VERSION := $(shell sed -n 's/^.define FAGEN_VERSION "\(.*\)"/\1/p' gen/gen.h)
 
 TEMPLATES := $(shell find templates -type f \( -name '*.h' -o -name '*.cu' \) | sort)
 obj        = $(patsubst %.c,$(B)/%.o,$(wildcard $(1)/*.c))
+RUNTIME   := $(filter-out %/open_rt.o,$(call obj,runtime))
+# What loads and launches kernels and makes none.
+RT        := $(addprefix $(B)/,$(addsuffix .o,$(addprefix gen/,arch diag line recipe revision signature text words) \
+             $(addprefix cache/,entry key pack_read) \
+             $(addprefix runtime/,cubin_meta driver fault inputs launch load open_rt pack runtime_core tensor_map)))
 ARCHIVES  := $(B)/libruntime.a $(B)/libcache.a $(B)/libgen.a
 SUITES    := $(patsubst tests/t_%.c,$(B)/tests/t_%,$(wildcard tests/t_*.c))
 
@@ -28,7 +33,7 @@ MAKEFLAGS += $(if $(filter 0,$(MAKELEVEL)),-j$(JOBS))
 .PHONY: all run check help setup install uninstall clean
 .DEFAULT_GOAL := all
 
-all: $(B)/fagen $(B)/libfagen.so ## build the command and the library
+all: $(B)/fagen $(B)/libfagen.so $(B)/libfagen_rt.so ## build the command and the libraries
 
 setup: build/setup ## install or name what is missing: libyaml, libmd, Check, NVRTC
 build/setup: tools/setup
@@ -56,11 +61,15 @@ $(B)/lib%.a:
 	ar rcs $@ $^
 $(B)/libgen.a: $(call obj,gen)
 $(B)/libcache.a: $(call obj,cache)
-$(B)/libruntime.a: $(call obj,runtime)
+$(B)/libruntime.a: $(RUNTIME)
 $(B)/libcheck.a: $(call obj,check)
 
-$(B)/libfagen.so: $(call obj,gen) $(call obj,cache) $(call obj,runtime)
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libfagen.so.0 -o $@ $^ $(LIBS)
+# Exports are what fagen.h marks; the version script names them FAGEN_0, and keeps what is linked in statically inside.
+EXPORTS   := -Wl,--version-script=runtime/exports.map
+$(B)/libfagen.so: $(call obj,gen) $(call obj,cache) $(RUNTIME) | runtime/exports.map
+	$(CC) $(LDFLAGS) -shared $(EXPORTS) -Wl,-soname,libfagen.so.0 -o $@ $^ $(LIBS)
+$(B)/libfagen_rt.so: $(RT) | runtime/exports.map
+	$(CC) $(LDFLAGS) -shared $(EXPORTS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,libfagen_rt.so.0 -o $@ $^ -lmd -ldl -lpthread
 
 $(B)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -193,9 +202,9 @@ $(CARRY)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 $(CARRY)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(CARRY_LIBS)
-$(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(call obj,runtime)
+$(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(RUNTIME)
 	@mkdir -p $(@D)
-	$(CC) $(LDFLAGS) -shared -Wl,-soname,libfagen.so.0 -Wl,--exclude-libs,ALL -o $@ $^ $(CARRY_LIBS)
+	$(CC) $(LDFLAGS) -shared $(EXPORTS) -Wl,-soname,libfagen.so.0 -o $@ $^ $(CARRY_LIBS)
 $(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <sys/stat.h>
 
-#include "cache/store.h"
+#include "cache/pack.h"
 
 enum {
 	STORE_DIR_MAX = 4096,
@@ -39,17 +39,18 @@ int place_open(struct store *, const char *sub, bool create);
 /* Belongs to this user or root, writable by nobody else. */
 bool place_trusted(const struct stat *);
 
-/* ---- entry.c: the bytes of one file ----------------------------------------------------------------------------- */
+/* ---- entry.c: the bytes of one file; pack.h has more of it ------------------------------------------------------- */
 
 enum entry_state { ENTRY_GOOD, ENTRY_ABSENT, ENTRY_DAMAGED, ENTRY_UNREADABLE };
 
 void entry_name(char name[ENTRY_NAME_MAX], const struct store_key *);
 /* The key that belongs to a file name in a shard; false: not the name of an entry. */
 bool entry_name_parse(struct store_key *, int shard, const char *name);
-/* A malloc'd image of the file; NULL when out of memory or too large (errno). */
-uint8_t *entry_encode(size_t *len, const struct store_key *, const struct store_entry *);
 /* Checks every byte. `entry` may be NULL: verify only. Otherwise it is filled on ENTRY_GOOD. */
 enum entry_state entry_decode(struct store_entry *entry, const uint8_t *bytes, size_t len, const struct store_key *);
+
+/* ---- entry_file.c: as a file of a shard ------------------------------------------------------------------------- */
+
 /* Reads and checks a file. `seen` describes the file that was judged (for ENTRY_GOOD and ENTRY_DAMAGED);
  * errno is set for ENTRY_UNREADABLE. `touch`: renew the modification time of a good one that is older than an hour. */
 enum entry_state entry_read(struct store_entry *entry, struct stat *seen, int shard_fd, const char *name,

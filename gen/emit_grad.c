@@ -72,7 +72,7 @@ static void address_function(struct text *out, struct emit *e, int slot, int nod
 		"\tconst struct fagen_abi_input *t = &p->input[%d];\n\treturn !t->grad ? (float *)0 : (float *)t->grad",
 		(int)n->i);
 	for (int d = 0; d < input->dims; d++) {
-		if (dim_is_joined(e->spec, input, d))
+		if (dim_is_joined(e->spec->layout, input, d))
 			continue;
 		text_addf(&body, " + t->grad_stride[%d] * ", d);
 		switch (input->dim[d].kind) {

@@ -87,7 +87,7 @@ void dim_size_print(struct text *out, const struct spec *spec, const struct inpu
 	const struct input_dim *d = &input->dim[dim];
 	if (d->kind == DIM_CONST)
 		text_addf(out, "%" PRId64, d->size);
-	else if (dim_is_joined(spec, input, dim))
+	else if (dim_is_joined(spec->layout, input, dim))
 		text_puts(out, "1");
 	else if (spec->layout == LAYOUT_PACKED && dim_is_sequence(d->kind))
 		text_puts(out, d->kind == DIM_SEQ_Q ? "p->total_q" : "p->total_k");
@@ -136,7 +136,7 @@ static void address_print(struct text *out, struct emit *e, int node, const char
 			below /= input->dim[d].size;
 			text_addf(&body, " + t->stride[%d] * (entry / %" PRId64 " %% %" PRId64 ")", d, below,
 			          input->dim[d].size);
-		} else if (dim_is_joined(e->spec, input, d)) {
+		} else if (dim_is_joined(e->spec->layout, input, d)) {
 			continue;
 		} else if (!expr_is_const(e->pool, n->arg[d], 0) ||
 		           (e->spec->layout == LAYOUT_PACKED && dim_is_sequence(input->dim[d].kind))) {

@@ -224,7 +224,7 @@ struct spec {
 int spec_input_find(const struct spec *, const char *name); /* -1: none */
 bool dim_is_sequence(enum dim_kind);
 /* Packed, a dimension of batch entries beside one of positions: those are numbered over all entries, so it has one entry. */
-bool dim_is_joined(const struct spec *, const struct input *, int dim);
+bool dim_is_joined(enum batch_layout, const struct input *, int dim);
 
 /* Parses `len` bytes of YAML. All errors of the file are reported in one go, *spec is untouched then.
  * `file` is the name used in messages; diag->file and diag->source stay set for later stages. */

@@ -3,6 +3,7 @@
 #include <stdbool.h>
 #include <string.h>
 
+#include "gen/line.h"
 #include "gen/recipe.h"
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
@@ -28,93 +29,10 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 		text_addf(text, "map %s rows %d\n", recipe->map[i].name, recipe->map[i].rows);
 }
 
-/* One line, read word by word. The first thing that does not fit sets `wrong`, and every later read does nothing. */
-struct line {
-	const char *at, *end;
-	const char *wrong;
-};
-
-static size_t line_word(struct line *line, const char **word)
-{
-	if (line->at < line->end && *line->at == ' ')
-		line->at++;
-	*word = line->at;
-	while (line->at < line->end && *line->at != ' ')
-		line->at++;
-	return line->at - *word;
-}
-
-static void line_expect(struct line *line, const char *expected)
-{
-	const char *word;
-	if (line->wrong)
-		return;
-	const size_t len = line_word(line, &word);
-	if (len != strlen(expected) || memcmp(word, expected, len) != 0)
-		line->wrong = expected;
-}
-
-static int line_number(struct line *line, const char *name, int64_t least, int64_t most)
-{
-	const char *word;
-	int64_t value = 0;
-	line_expect(line, name);
-	if (line->wrong)
-		return 0;
-	const size_t len = line_word(line, &word);
-	bool good = len > 0 && len <= 10 && (word[0] != '0' || len == 1);
-	for (size_t i = 0; good && i < len; i++) {
-		good = word[i] >= '0' && word[i] <= '9';
-		value = 10 * value + (word[i] - '0');
-	}
-	if (!good || value < least || value > most) {
-		line->wrong = "a number in range";
-		return 0;
-	}
-	return (int)value;
-}
-
-static int line_choice(struct line *line, const char *const *choices, int count, const char *expected)
-{
-	const char *word;
-	if (line->wrong)
-		return 0;
-	const size_t len = line_word(line, &word);
-	for (int i = 0; i < count; i++)
-		if (len == strlen(choices[i]) && memcmp(word, choices[i], len) == 0)
-			return i;
-	line->wrong = expected;
-	return 0;
-}
-
-static int line_rule(struct line *line, const char *name, const char *const *rules, int count)
-{
-	line_expect(line, name);
-	return line_choice(line, rules, count, "a known rule");
-}
-
-static void line_name(struct line *line, char name[RECIPE_NAME_MAX])
-{
-	const char *word;
-	if (line->wrong)
-		return;
-	const size_t len = line_word(line, &word);
-	bool good = len > 0 && len < RECIPE_NAME_MAX;
-	for (size_t i = 0; good && i < len; i++)
-		good = (word[i] >= 'a' && word[i] <= 'z') || (word[i] >= 'A' && word[i] <= 'Z') || word[i] == '_' ||
-		       (i > 0 && word[i] >= '0' && word[i] <= '9');
-	if (!good) {
-		line->wrong = "a name";
-		return;
-	}
-	memcpy(name, word, len);
-	name[len] = '\0';
-}
-
 static void kernel_parse(struct recipe *recipe, struct line *line)
 {
 	struct recipe_kernel k = {0};
-	line_name(line, k.entry);
+	line_name(line, k.entry, sizeof k.entry);
 	k.grid = line_rule(line, "grid", grid_names, GRID_COUNT);
 	k.tile = line_number(line, "tile", 1, INT32_MAX);
 	k.threads = line_number(line, "threads", 1, 1024);
@@ -128,7 +46,7 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 static void piece_parse(struct recipe *recipe, struct line *line)
 {
 	struct recipe_piece p = {0};
-	line_name(line, p.name);
+	line_name(line, p.name, sizeof p.name);
 	p.size = line_rule(line, "size", size_names, SIZE_COUNT);
 	p.tile = line_number(line, "tile", 0, INT32_MAX);
 	p.unit = line_number(line, "unit", 0, INT32_MAX);
@@ -153,46 +71,35 @@ static void map_parse(struct recipe *recipe, struct line *line)
 
 static void head_parse(struct recipe *recipe, struct line *line)
 {
+	line_expect(line, "recipe");
 	recipe->load_bytes = line_number(line, "load_bytes", 2, 16);
 	recipe->kv_group = line_number(line, "kv_group", 0, INT32_MAX);
 	if (!line->wrong && recipe->load_bytes != 2 && recipe->load_bytes != 16)
 		line->wrong = "load_bytes 2 or 16";
 }
 
+static void line_parse(void *into, struct line *line, int number)
+{
+	struct recipe *recipe = into;
+	if (number == 1)
+		head_parse(recipe, line);
+	else if (line_take(line, "kernel"))
+		kernel_parse(recipe, line);
+	else if (line_take(line, "piece"))
+		piece_parse(recipe, line);
+	else if (line_take(line, "map"))
+		map_parse(recipe, line);
+	else
+		line->wrong = "kernel, piece or map";
+}
+
 int recipe_parse(struct recipe *recipe, const char *text, struct diag *diag)
 {
 	struct recipe made = {0};
-	int number = 0;
-	for (const char *at = text; *at != '\0';) {
-		const char *newline = strchr(at, '\n');
-		struct line line = {.at = at, .end = newline ? newline : at + strlen(at)};
-		const char *word;
-		const size_t len = line_word(&line, &word);
-		number++;
-		if (number == 1) {
-			line.at = at;
-			line_expect(&line, "recipe");
-			head_parse(&made, &line);
-		} else if (len == 6 && memcmp(word, "kernel", 6) == 0) {
-			kernel_parse(&made, &line);
-		} else if (len == 5 && memcmp(word, "piece", 5) == 0) {
-			piece_parse(&made, &line);
-		} else if (len == 3 && memcmp(word, "map", 3) == 0) {
-			map_parse(&made, &line);
-		} else {
-			line.wrong = "kernel, piece or map";
-		}
-		if (!line.wrong && line.at != line.end)
-			line.wrong = "the end of the line";
-		if (!line.wrong && !newline)
-			line.wrong = "a newline at the end of the line";
-		if (line.wrong)
-			return diag_fail(diag, "recipe, line %d: expected %s in '%.*s'.", number, line.wrong,
-			                 (int)(line.end - at > 80 ? 80 : line.end - at), at);
-		at = newline + 1;
-	}
-	if (number == 0)
+	if (!*text)
 		return diag_fail(diag, "The recipe is empty; its first line is 'recipe load_bytes 16 kv_group 1'.");
+	if (lines_read("recipe", text, line_parse, &made, diag))
+		return -1;
 	*recipe = made;
 	return 0;
 }

@@ -9,16 +9,6 @@
 
 enum { PRESETS_MAX = 64 };
 
-bool dim_is_sequence(enum dim_kind kind) { return kind == DIM_SEQ_Q || kind == DIM_SEQ_K; }
-
-bool dim_is_joined(const struct spec *s, const struct input *input, int dim)
-{
-	bool sequence = false;
-	for (int d = 0; d < input->dims; d++)
-		sequence = sequence || dim_is_sequence(input->dim[d].kind);
-	return s->layout == LAYOUT_PACKED && input->dim[dim].kind == DIM_BATCH && sequence;
-}
-
 int spec_input_find(const struct spec *s, const char *name)
 {
 	for (int i = 0; i < s->input_count; i++)

@@ -4,6 +4,7 @@
 
 #include "gen/gen.h"
 #include "gen/spec_shape.h"
+#include "gen/words.h"
 
 struct reading { /* one file on its way to a spec */
 	struct spec *spec;
@@ -38,7 +39,7 @@ extern const struct shape shape_version, shape_name, shape_head_dim, shape_dtype
 
 extern const struct shape shape_mask_member, shape_score_member, shape_layout; /* of which terms are made */
 
-extern const char *const dtype_words[], *const layout_words[], *const output_words[], *const block_source_words[]; /* NULL after the last */
+extern const char *const block_source_words[]; /* NULL after the last */
 
 int64_t whole_of(const struct yaml_tree *, const struct yaml_node *); /* a scalar that is a whole number */
 void real_print(struct text *, double); /* the shortest decimal that reads back as the same double */

@@ -7,33 +7,12 @@
 
 enum { BATCH_MAX = 1 << 20 };
 
-const char *const dtype_words[] = {[DTYPE_FP16] = "fp16", [DTYPE_BF16] = "bf16", NULL};
-const char *const layout_words[] = {
-	[LAYOUT_DENSE] = "dense", [LAYOUT_PADDED] = "padded", [LAYOUT_PACKED] = "packed", NULL};
-const char *const pass_names[PASS_COUNT + 1] = {[PASS_FORWARD] = "forward", [PASS_BACKWARD] = "backward", NULL};
-const char *const output_words[] = {"out", "lse", NULL}; /* bit i of the set of enum output */
-
-int pass_find(const char *name)
-{
-	for (int i = 0; i < PASS_COUNT; i++)
-		if (strcmp(name, pass_names[i]) == 0)
-			return i;
-	return -1;
-}
-
 static const char *layout_word(int i) { return layout_words[i]; }
 static const char *dtype_word(int i) { return dtype_words[i]; }
 static const char *pass_word(int i) { return pass_names[i]; }
 static const char *output_word(int i) { return output_words[i]; }
 static const char *target_word(int i) { return i < TARGET_COUNT ? target_table[i].name : NULL; }
 
-const char *const input_dtype_names[INPUT_DTYPE_COUNT + 1] = {
-	[INPUT_F32] = "f32", [INPUT_FP16] = "fp16", [INPUT_BF16] = "bf16", [INPUT_I32] = "i32", [INPUT_U8] = "u8", NULL,
-};
-const char *const dim_names[DIM_KIND_COUNT] = {
-	[DIM_CONST] = "",      [DIM_BATCH] = "batch", [DIM_HEADS] = "heads",       [DIM_HEADS_KV] = "heads_kv",
-	[DIM_SEQ_Q] = "seq_q", [DIM_SEQ_K] = "seq_k", [DIM_BLOCKS_Q] = "blocks_q", [DIM_BLOCKS_K] = "blocks_k",
-};
 const char *const block_source_words[] = {"bitmap", "lists", NULL};
 
 static const char *input_dtype_word(int i) { return input_dtype_names[i]; }

@@ -1,12 +1,5 @@
-/* cubin: from source to machine code through the store. What a cubin is launched with, and what the compiler said of
- * it, is kept beside it as text:
- *
- *   fagen-cubin 1
- *   target sm_90a
- *   registers 168            one line for each number
- *   ...
- *   recipe 412               then so many bytes as recipe_print wrote them
- *   log 1200                 then so many bytes of the compiler's own words */
+/* cubin: from source to machine code through the store, which keeps the text of cubin_meta.c beside the code. */
+#include "runtime/cubin_meta.h"
 #include "runtime/nvrtc.h"
 
 #include <sha2.h>
@@ -92,88 +85,6 @@ int cubin_key(struct store_key *key, struct text *explain, struct compiler *comp
 	return 0;
 }
 
-/* ---- the text kept with a cubin ---- */
-
-static void meta_print(struct text *out, const struct cubin *cubin, const struct target *target)
-{
-	struct text recipe = {0};
-	recipe_print(&recipe, &cubin->recipe);
-	const char *log = cubin->report ? cubin->report : "";
-	text_addf(out,
-	          "fagen-cubin 1\ntarget %s\nregisters %d\nspill %d\nstack %d\nsmem %d\nserialized %d\n"
-	          "compile_us %lld\nrecipe %zu\n%slog %zu\n%s",
-	          target->name, cubin->registers, cubin->spill_bytes, cubin->stack_bytes, cubin->smem_bytes,
-	          cubin->serialized, (long long)(cubin->compile_ms * 1000), recipe.len, text_str(&recipe), strlen(log),
-	          log);
-	text_free(&recipe);
-}
-
-/* Takes "name number\n" at *at. */
-static int take_number(int64_t *value, const char **at, const char *name)
-{
-	const size_t len = strlen(name);
-	if (strncmp(*at, name, len) != 0 || (*at)[len] != ' ')
-		return -1;
-	const char *digit = *at + len + 1;
-	*value = 0;
-	for (int digits = 0; *digit >= '0' && *digit <= '9'; digit++, digits++) {
-		if (digits == 18)
-			return -1;
-		*value = *value * 10 + (*digit - '0');
-	}
-	if (*digit != '\n' || digit == *at + len + 1)
-		return -1;
-	*at = digit + 1;
-	return 0;
-}
-
-/* As take_number, for what is an int. */
-static int take_int(int *value, const char **at, const char *name)
-{
-	int64_t wide;
-	if (take_number(&wide, at, name) != 0 || wide > INT32_MAX)
-		return -1;
-	*value = (int)wide;
-	return 0;
-}
-
-/* Takes "name length\n" and so many bytes, as a new string. */
-static char *take_block(const char **at, const char *end, const char *name)
-{
-	int64_t len;
-	if (take_number(&len, at, name) != 0 || len > end - *at)
-		return NULL;
-	char *block = strndup(*at, (size_t)len);
-	*at += len;
-	return block;
-}
-
-static int meta_parse(struct cubin *cubin, const struct store_entry *entry, const struct target *target)
-{
-	struct text head = {0};
-	text_addf(&head, "fagen-cubin 1\ntarget %s\n", target->name);
-	const char *at = entry->meta, *end = entry->meta + entry->meta_len;
-	int result = strncmp(at, head.data, head.len) == 0 ? 0 : -1;
-	at += result == 0 ? head.len : 0;
-	text_free(&head);
-	int serialized;
-	int64_t compile_us;
-	if (result != 0 || take_int(&cubin->registers, &at, "registers") != 0 ||
-	    take_int(&cubin->spill_bytes, &at, "spill") != 0 || take_int(&cubin->stack_bytes, &at, "stack") != 0 ||
-	    take_int(&cubin->smem_bytes, &at, "smem") != 0 || take_int(&serialized, &at, "serialized") != 0 ||
-	    take_number(&compile_us, &at, "compile_us") != 0)
-		return -1;
-	cubin->serialized = serialized != 0;
-	struct diag ignored = {0};
-	char *recipe = take_block(&at, end, "recipe");
-	result = recipe ? recipe_parse(&cubin->recipe, recipe, &ignored) : -1;
-	diag_free(&ignored);
-	free(recipe);
-	if (result == 0 && !(cubin->report = take_block(&at, end, "log")))
-		result = -1;
-	return result;
-}
-
 /* ---- get ---- */
 
 static int most_smem(const struct recipe *recipe)
@@ -192,7 +103,7 @@ static bool from_store(struct cubin *cubin, struct store *store, const struct st
 	struct cubin found = {.from_store = true};
 	if (!store_get(&entry, store, key))
 		return false;
-	const bool good = entry.cubin_len > 0 && meta_parse(&found, &entry, target) == 0;
+	const bool good = entry.cubin_len > 0 && cubin_meta_parse(&found, NULL, entry.meta, entry.meta_len, target) == 0;
 	if (good) {
 		found.code = entry.cubin;
 		found.code_len = entry.cubin_len;
@@ -225,7 +136,7 @@ int cubin_get(struct cubin *cubin, struct store *store, struct compiler *compile
 			cubin->recipe = *recipe;
 			cubin->smem_bytes = most_smem(recipe);
 			struct text meta = {0};
-			meta_print(&meta, cubin, target);
+			cubin_meta_print(&meta, cubin, NULL, target);
 			const struct store_entry entry = {.meta = meta.data,
 			                                  .meta_len = meta.len,
 			                                  .cubin = cubin->code,

@@ -35,6 +35,7 @@ typedef struct fagen_runtime fagen_runtime; /* caches, compiler, driver; owns it
 typedef struct fagen_spec fagen_spec;       /* immutable once loaded; lives until fagen_close */
 typedef struct fagen_kernel fagen_kernel;   /* immutable once returned; lives until fagen_close */
 typedef struct fagen_merger fagen_merger;   /* immutable once returned; lives until fagen_close */
+typedef struct fagen_pack fagen_pack;       /* immutable once opened; lives until fagen_close */
 typedef void *fagen_stream;                 /* a CUstream or cudaStream_t; NULL is the default stream */
 
 enum {
@@ -43,7 +44,8 @@ enum {
 	FAGEN_ERROR_INVALID = 2,     /* an argument is wrong: field names it */
 	FAGEN_ERROR_COMPILER = 3,    /* NVRTC is missing, or refused the source: nvrtc_result */
 	FAGEN_ERROR_DRIVER = 4,      /* no driver, no such device, or a driver call failed: cuda_result */
-	FAGEN_ERROR_MEMORY = 5       /* out of host memory */
+	FAGEN_ERROR_MEMORY = 5,      /* out of host memory */
+	FAGEN_ERROR_PACK = 6         /* a pack is none, is damaged, or lacks what was asked for */
 };
 
 typedef struct fagen_error {
@@ -127,7 +129,7 @@ typedef struct fagen_kernel_info {
 	uint32_t struct_size;
 	int32_t forward, backward;   /* nonzero: has this pass */
 	char target[16];             /* "sm_90a" */
-	char source[2][16];          /* where the cubin of forward, backward came from: "cache", "compiled" */
+	char source[2][16];          /* where the cubin of forward, backward came from: "cache", "compiled", "pack" */
 	int32_t registers[2];        /* most of any kernel of the pass */
 	int32_t spill_bytes[2];
 	int32_t smem_bytes[2];
@@ -200,6 +202,34 @@ FAGEN_API int fagen_merge(const fagen_merger *, const fagen_merge_args *, fagen_
  *   dO_a = w_a dO,   dLSE_a = w_a dLSE + w_a w_b dO . (O_a - O_b),   w = e^(LSE_part - LSE),   and with a and b exchanged.
  * Gradients of a part with LSE -inf are 0. */
 FAGEN_API int fagen_merge_backward(const fagen_merger *, const fagen_merge_args *, fagen_stream, fagen_error *);
+
+/* ---- packs: kernels built beforehand by `fagen pack build`, for programs without compiler and spec ----
+ *
+ * libfagen has them, and libfagen_rt has nothing else: fagen_version, fagen_open (the fields of its config mean nothing there),
+ * fagen_close, the five below, fagen_kernel_describe, fagen_workspace_size, fagen_forward and fagen_backward.
+ *
+ * A pack finds kernels by the names of their specs. There is no search path: a program names its packs and asks each itself. */
+
+typedef struct fagen_pack_info {
+	uint32_t struct_size;
+	int32_t names;               /* how many kernels it has, each for one or more targets */
+	char version[32];            /* of the fagen that wrote it */
+	char sha256[65];             /* of the whole pack, in hex: compare it to be sure which one it is */
+} fagen_pack_info;
+
+/* Maps the file, which must not change while it is open: put a new one in its place by renaming. Checks its head and index; each
+ * kernel is checked when it is got. Makes no CUDA call. */
+FAGEN_API int fagen_pack_open(fagen_pack **, fagen_runtime *, const char *path, fagen_error *);
+/* The same, of bytes at a multiple of 8 that stay until fagen_close, as `fagen pack export --c-array` writes them. `name` is
+ * what messages call it. */
+FAGEN_API int fagen_pack_open_memory(fagen_pack **, fagen_runtime *, const void *bytes, size_t len, const char *name, fagen_error *);
+FAGEN_API int fagen_pack_describe(fagen_pack_info *, const fagen_pack *, fagen_error *);
+/* The i-th name in ascending order; NULL where there is none. Lives as long as the pack. */
+FAGEN_API const char *fagen_pack_name(const fagen_pack *, int32_t i);
+/* Loads the kernel of that name for a CUDA device ordinal: the best of its targets that runs there. A second call returns the
+ * same kernel, and takes no lock. A launch takes what the spec that it was built from says.
+ * Not for use while a stream of this thread is being captured. */
+FAGEN_API int fagen_pack_kernel(fagen_kernel **, fagen_pack *, const char *name, int device, fagen_error *);
 
 #ifdef __cplusplus
 }

@@ -21,18 +21,18 @@ static int member_fail(struct fault *f, const struct named *n, const char *membe
 	return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, why);
 }
 
-static int64_t dim_size(const struct input *input, int d, const struct spec *spec, const fagen_args *a)
+static int64_t dim_size(const struct input *input, int d, const struct signature *signature, const fagen_args *a)
 {
 	const struct input_dim *dim = &input->dim[d];
-	const bool packed = spec->layout == LAYOUT_PACKED;
+	const bool packed = signature->layout == LAYOUT_PACKED;
 	switch (dim->kind) {
-	case DIM_BATCH: return dim_is_joined(spec, input, d) && a->batch ? 1 : a->batch;
+	case DIM_BATCH: return dim_is_joined(signature->layout, input, d) && a->batch ? 1 : a->batch;
 	case DIM_HEADS: return a->heads_q;
 	case DIM_HEADS_KV: return a->heads_kv;
 	case DIM_SEQ_Q: return packed ? a->total_q : a->seqlen_q;
 	case DIM_SEQ_K: return packed ? a->total_k : a->seqlen_k;
-	case DIM_BLOCKS_Q: return (a->seqlen_q + spec->blocks.size_q - 1) / spec->blocks.size_q;
-	case DIM_BLOCKS_K: return (a->seqlen_k + spec->blocks.size_k - 1) / spec->blocks.size_k;
+	case DIM_BLOCKS_Q: return (a->seqlen_q + signature->block_q - 1) / signature->block_q;
+	case DIM_BLOCKS_K: return (a->seqlen_k + signature->block_k - 1) / signature->block_k;
 	default: return dim->size;
 	}
 }
@@ -138,16 +138,16 @@ static int input_fill(struct fagen_abi_input *out, const struct named *n, enum p
 	return pass == PASS_BACKWARD ? grad_fill(out, n, f) : 0;
 }
 
-static int name_fail(const struct spec *spec, const char *name, struct fault *f)
+static int name_fail(const struct signature *signature, const char *name, struct fault *f)
 {
 	const char *names[SPEC_INPUTS_MAX];
 	struct text all = {0};
-	for (int i = 0; i < spec->input_count; i++) {
-		names[i] = spec->input[i].name;
+	for (int i = 0; i < signature->input_count; i++) {
+		names[i] = signature->input[i].name;
 		text_addf(&all, "%s%s", i ? ", " : "", names[i]);
 	}
-	const char *near = diag_nearest(name, names, spec->input_count);
-	if (!spec->input_count)
+	const char *near = diag_nearest(name, names, signature->input_count);
+	if (!signature->input_count)
 		fault_fail(f, FAGEN_ERROR_INVALID, "inputs", "'%.64s' is given, but the spec has no inputs.", name);
 	else if (near)
 		fault_fail(f, FAGEN_ERROR_INVALID, "inputs", "The spec has no input '%.64s': did you mean '%s'?", name,
@@ -160,8 +160,8 @@ static int name_fail(const struct spec *spec, const char *name, struct fault *f)
 }
 
 /* Which of the launch's inputs is each of the spec's. */
-static int inputs_match(const fagen_input *given[SPEC_INPUTS_MAX], const struct spec *spec, const fagen_args *a,
-                        struct fault *f)
+static int inputs_match(const fagen_input *given[SPEC_INPUTS_MAX], const struct signature *signature,
+                        const fagen_args *a, struct fault *f)
 {
 	if (a->input_count && !a->inputs)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "inputs", "inputs is NULL, but input_count is %zu.",
@@ -170,38 +170,38 @@ static int inputs_match(const fagen_input *given[SPEC_INPUTS_MAX], const struct 
 		const char *name = a->inputs[i].name;
 		if (!name)
 			return fault_fail(f, FAGEN_ERROR_INVALID, "inputs", "inputs[%zu].name is NULL.", i);
-		const int at = spec_input_find(spec, name);
+		const int at = signature_input(signature, name);
 		if (at < 0)
-			return name_fail(spec, name, f);
+			return name_fail(signature, name, f);
 		if (given[at])
 			return fault_fail(f, FAGEN_ERROR_INVALID, "inputs", "Input '%s' is given twice.", name);
 		given[at] = &a->inputs[i];
 	}
-	for (int i = 0; i < spec->input_count; i++)
+	for (int i = 0; i < signature->input_count; i++)
 		if (!given[i])
 			return fault_fail(f, FAGEN_ERROR_INVALID, "inputs",
 			                  "The spec reads an input '%s' (%s, %d dimension%s), which args.inputs lacks.",
-			                  spec->input[i].name, input_dtype_names[spec->input[i].dtype],
-			                  spec->input[i].dims, spec->input[i].dims == 1 ? "" : "s");
+			                  signature->input[i].name, input_dtype_names[signature->input[i].dtype],
+			                  signature->input[i].dims, signature->input[i].dims == 1 ? "" : "s");
 	return 0;
 }
 
 int inputs_fill(struct fagen_abi *abi, const struct fagen_kernel *k, enum pass pass, const fagen_args *a,
                 struct fault *f)
 {
-	const struct spec *spec = &k->spec->spec;
+	const struct signature *signature = &k->signature;
 	const fagen_input *given[SPEC_INPUTS_MAX] = {NULL};
 	_Static_assert((int)SPEC_INPUTS_MAX == (int)FAGEN_ABI_INPUTS && INPUT_DIMS_MAX == 4,
 	               "the launch ABI and the spec disagree on inputs");
-	if (inputs_match(given, spec, a, f))
+	if (inputs_match(given, signature, a, f))
 		return -1;
 	/* What an input without elements points at: a kernel that stages a tile's elements brings indexes into range and
 	 * loads before it knows that no cell uses them, so something must be there. */
 	const unsigned long long some = ((abi->query.data ? abi->query.data : abi->key.data) + 3) & ~3ull;
-	for (int i = 0; i < spec->input_count; i++) {
-		struct named n = {.input = &spec->input[i], .given = given[i], .naive = k->naive};
+	for (int i = 0; i < signature->input_count; i++) {
+		struct named n = {.input = &signature->input[i], .given = given[i], .naive = k->naive};
 		for (int d = 0; d < n.input->dims; d++) {
-			n.size[d] = dim_size(n.input, d, spec, a);
+			n.size[d] = dim_size(n.input, d, signature, a);
 			n.empty = n.empty || n.size[d] == 0;
 		}
 		if (input_fill(&abi->input[i], &n, pass, f))

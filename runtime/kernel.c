@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <unistd.h>
 
 /* ---- which device row, target and problem ---- */
 
@@ -34,32 +33,31 @@ static void device_fill(struct runtime_device *d, const struct device_list *rows
 		d->device.sms = d->gpu.sms;
 }
 
-int device_of(struct runtime_device **out, fagen_runtime *rt, int ordinal, struct fault *f)
+/* With its row, which plans point into, so that it is filled in once. */
+static int machine_of(struct runtime_device **out, fagen_runtime *rt, int ordinal, struct fault *f)
 {
+	if (device_of(out, rt, ordinal, f))
+		return -1;
 	pthread_mutex_lock(&rt->mutex);
-	struct runtime_device *d = rt->devices;
-	while (d && d->ordinal != ordinal)
-		d = d->next;
-	int rc = 0;
-	if (!d) {
-		struct gpu gpu;
-		if (driver_gpu(&gpu, rt->driver, ordinal, f)) {
-			rc = -1;
-		} else if (!(d = calloc(1, sizeof *d))) {
-			rc = fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
-		} else {
-			d->ordinal = ordinal;
-			d->gpu = gpu;
-			d->target = target_for_cc(gpu.cc);
-			if (d->target)
-				device_fill(d, &rt->rows);
-			d->next = rt->devices;
-			rt->devices = d;
-		}
-	}
+	if ((*out)->target && !(*out)->device.name)
+		device_fill(*out, &rt->rows);
 	pthread_mutex_unlock(&rt->mutex);
-	*out = d;
-	return rc;
+	return 0;
+}
+
+int runtime_machine(const struct target **target, const struct device **device, fagen_runtime *rt, int ordinal,
+                    struct diag *diag)
+{
+	struct fault f = {.diag = diag};
+	struct runtime_device *d;
+	if (driver_start(rt->driver, &f) || machine_of(&d, rt, ordinal, &f))
+		return -1;
+	if (!d->target)
+		return diag_fail(diag, "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on.",
+		                 ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10);
+	*target = d->target;
+	*device = &d->device;
+	return 0;
 }
 
 static int target_check(const struct spec *spec, const struct runtime_device *d, struct fault *f)
@@ -139,37 +137,7 @@ static int problem_fill(struct problem *p, const struct spec *spec, const fagen_
 	return 0;
 }
 
-static bool problem_equal(const struct problem *a, const struct problem *b)
-{
-	return a->batch == b->batch && a->heads_q == b->heads_q && a->heads_kv == b->heads_kv &&
-	       a->seqlen_q == b->seqlen_q && a->seqlen_k == b->seqlen_k && a->align == b->align;
-}
-
 /* ---- making one ---- */
-
-/* Offset in struct fagen_abi of the field that a workspace piece is named after; 0, where no piece can be, if none. */
-static size_t piece_field(const char *name)
-{
-	static const struct {
-		const char *name;
-		size_t offset;
-	} field[] = {
-		{"delta", offsetof(struct fagen_abi, delta)},
-		{"dquery_accum", offsetof(struct fagen_abi, dquery_accum)},
-		{"scores", offsetof(struct fagen_abi, scores)},
-		{"dscores", offsetof(struct fagen_abi, dscores)},
-		{"bounds_rows", offsetof(struct fagen_abi, bounds_rows)},
-		{"bounds_cols", offsetof(struct fagen_abi, bounds_cols)},
-		{"blocks", offsetof(struct fagen_abi, blocks)},
-		{"grad_partial", offsetof(struct fagen_abi, grad_partial)},
-		{"grad_partial_cols", offsetof(struct fagen_abi, grad_partial_cols)},
-		{"queue", offsetof(struct fagen_abi, queue)},
-	};
-	for (size_t i = 0; i < sizeof field / sizeof *field; i++)
-		if (!strcmp(name, field[i].name))
-			return field[i].offset;
-	return 0;
-}
 
 /* Plans and emits both passes, without touching compiler or driver, and computes the kernel's identity. */
 static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], const struct device *device,
@@ -197,111 +165,24 @@ static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], c
 			break;
 		}
 		pass->recipe = pass->plan->recipe;
+		pass->tile_m = pass->plan->candidate[pass->plan->chosen].tile_m;
+		pass->tile_n = pass->plan->candidate[pass->plan->chosen].tile_n;
 		struct text recipe = {0};
 		recipe_print(&recipe, &pass->recipe);
 		key_record(key, 'p', &i, sizeof i);
 		key_record(key, 's', text_str(&source[i]), source[i].len);
 		key_record(key, 'r', text_str(&recipe), recipe.len);
 		text_free(&recipe);
-		for (int p = 0; p < pass->recipe.piece_count && !rc; p++)
-			if (!(pass->piece_field[p] = piece_field(pass->recipe.piece[p].name)))
-				rc = fault_fail(f, FAGEN_ERROR_SPEC, NULL,
-				                "The plan of template %s has a workspace piece \"%s\", which "
-				                "struct fagen_abi does not have.",
-				                pass->plan->templ, pass->recipe.piece[p].name);
+		rc = pieces_find(pass, f);
 	}
 	key_finish(&k->identity, key);
 	return rc;
 }
 
-static int load_fail(const struct fagen_kernel *k, struct fault *f, cu_result r, const char *what)
+int kernel_compile(struct fagen_kernel *k, const void *sources, struct fault *f)
 {
-	driver_fail(k->runtime->driver, f, r, what);
-	const int version = driver_version(k->runtime->driver);
-	if (r == CU_NO_BINARY_FOR_GPU || r == CU_INVALID_IMAGE || r == CU_INVALID_PTX ||
-	    r == CU_UNSUPPORTED_PTX_VERSION || r == CU_INVALID_SOURCE)
-		return fault_fail(
-			f, FAGEN_ERROR_DRIVER, NULL,
-			"The driver (of CUDA %d.%d) does not take code that the compiler %s made for %s. A driver runs "
-			"the code of compilers up to its own CUDA version: update the driver, or name an older NVRTC in "
-			"FAGEN_NVRTC.",
-			version / 1000, version % 1000 / 10, compiler_path(k->runtime->compiler), k->target->name);
-	if (r >= CU_CAPTURE_UNSUPPORTED && r <= CU_CAPTURE_WRONG_THREAD)
-		return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-		                  "A stream is being captured into a graph: get kernels before the capture begins.");
-	return -1;
-}
-
-/* With the primary context current. Everything that a launch needs is set before anybody else sees the kernel. */
-static int pass_load(struct fagen_kernel *k, struct kernel_pass *pass, const void *code, struct fault *f)
-{
-	const struct cuda_calls *cu = driver_calls(k->runtime->driver);
-	cu_result r = cu->cuLibraryLoadData(&pass->library, code, NULL, NULL, 0, NULL, NULL, 0);
-	if (r) {
-		pass->library = NULL;
-		return load_fail(k, f, r, "Loading a kernel (cuLibraryLoadData)");
-	}
-	for (int i = 0; i < pass->recipe.kernel_count; i++) {
-		const struct recipe_kernel *rk = &pass->recipe.kernel[i];
-		if ((r = cu->cuLibraryGetKernel(&pass->entry[i], pass->library, rk->entry)))
-			return load_fail(k, f, r, "Looking up a kernel (cuLibraryGetKernel)");
-		if (rk->smem_bytes > 0 && (r = cu->cuKernelSetAttribute(CU_KERNEL_MAX_DYNAMIC_SMEM, rk->smem_bytes,
-		                                                        pass->entry[i], k->device)))
-			return load_fail(k, f, r, "Asking for shared memory (cuKernelSetAttribute)");
-		/* Lazy loading would otherwise put the copy to the device into the first launch, where a capture
-		 * forbids it. */
-		cu_function function;
-		if ((r = cu->cuKernelGetFunction(&function, pass->entry[i])))
-			return load_fail(k, f, r, "Loading a kernel (cuKernelGetFunction)");
-		if (cu->cuFuncLoad && (r = cu->cuFuncLoad(function)))
-			return load_fail(k, f, r, "Loading a kernel (cuFuncLoad)");
-	}
-	return 0;
-}
-
-static int kernel_load(struct fagen_kernel *k, const struct cubin cubin[PASS_COUNT], struct fault *f)
-{
-	struct driver *d = k->runtime->driver;
-	const struct cuda_calls *cu = driver_calls(d);
-	if (driver_primary(&k->primary, d, k->ordinal, f))
-		return -1;
-	cu_result r = cu->cuDeviceGet(&k->device, k->ordinal);
-	if (r)
-		return driver_fail(d, f, r, "Opening the GPU (cuDeviceGet)");
-	/* Loading allocates, which a capture in another mode would count against this thread. */
-	unsigned int mode = CU_CAPTURE_RELAXED;
-	if ((r = cu->cuThreadExchangeStreamCaptureMode(&mode)))
-		return driver_fail(d, f, r, "Leaving capture mode (cuThreadExchangeStreamCaptureMode)");
-	int rc = driver_push(d, k->ordinal, f);
-	if (!rc) {
-		for (int i = 0; i < PASS_COUNT && !rc; i++)
-			if (k->pass[i].recipe.kernel_count)
-				rc = pass_load(k, &k->pass[i], cubin[i].code, f);
-		if (driver_pop(d, f))
-			rc = -1;
-	}
-	if ((r = cu->cuThreadExchangeStreamCaptureMode(&mode)))
-		rc = driver_fail(d, f, r, "Restoring capture mode (cuThreadExchangeStreamCaptureMode)");
-	return rc;
-}
-
-void kernel_free(struct fagen_kernel *k)
-{
-	struct diag diag = {0};
-	struct fault f = {.diag = &diag};
-	const bool ours = !driver_check_fork(k->runtime->driver, &f);
-	for (int i = 0; i < PASS_COUNT; i++) {
-		if (k->pass[i].library && ours)
-			driver_calls(k->runtime->driver)->cuLibraryUnload(k->pass[i].library);
-		free(k->pass[i].plan);
-	}
-	diag_free(&diag);
-	free(k);
-}
-
-/* The other half of making: compiles what the plan emitted and loads it. */
-static int kernel_build(struct fagen_kernel *k, const struct text source[PASS_COUNT], struct fault *f)
-{
+	const struct text *source = sources;
+	const void *code[PASS_COUNT] = {NULL};
 	struct cubin cubin[PASS_COUNT] = {{0}};
 	int rc = 0;
 	for (int i = 0; i < PASS_COUNT && !rc; i++) {
@@ -317,78 +198,14 @@ static int kernel_build(struct fagen_kernel *k, const struct text source[PASS_CO
 		pass->registers = cubin[i].registers;
 		pass->spill_bytes = cubin[i].spill_bytes;
 		pass->smem_bytes = cubin[i].smem_bytes;
-		pass->from_store = cubin[i].from_store;
+		pass->source = cubin[i].from_store ? "cache" : "compiled";
+		code[i] = cubin[i].code;
 	}
+	k->maker = compiler_path(k->runtime->compiler);
 	if (!rc)
-		rc = kernel_load(k, cubin, f);
+		rc = kernel_load(k, code, f);
 	for (int i = 0; i < PASS_COUNT; i++)
 		cubin_free(&cubin[i]);
-	return rc;
-}
-
-/* ---- the registry ---- */
-
-static void registry_remove(fagen_runtime *rt, struct fagen_kernel *k)
-{
-	for (struct fagen_kernel **at = &rt->kernels; *at; at = &(*at)->next)
-		if (*at == k) {
-			*at = k->next;
-			return;
-		}
-}
-
-/* Waits while the kernel found is being made by another thread; a maker that failed has removed it, so looks again. */
-static struct fagen_kernel *registry_find(fagen_runtime *rt, const struct fagen_kernel *like, bool by_identity)
-{
-again:
-	for (struct fagen_kernel *k = rt->kernels; k; k = k->next) {
-		bool same = false;
-		if (by_identity) {
-			same = !memcmp(&k->identity, &like->identity, sizeof k->identity);
-		} else if (k->spec == like->spec && k->ordinal == like->ordinal && k->naive == like->naive) {
-			const int n = k->problem_count < KERNEL_PROBLEMS_MAX ? k->problem_count : KERNEL_PROBLEMS_MAX;
-			for (int i = 0; i < n; i++)
-				same = same || problem_equal(&k->problem[i], &like->problem[0]);
-		}
-		if (same && !k->ready) {
-			pthread_cond_wait(&rt->made, &rt->mutex);
-			goto again;
-		}
-		if (same)
-			return k;
-	}
-	return NULL;
-}
-
-int kernel_settle(struct fagen_kernel **out, struct fagen_kernel *k, const struct text source[PASS_COUNT],
-                  struct fault *f)
-{
-	fagen_runtime *rt = k->runtime;
-	int rc = 0;
-	pthread_mutex_lock(&rt->mutex);
-	struct fagen_kernel *found = registry_find(rt, k, true);
-	if (!found) {
-		k->next = rt->kernels;
-		rt->kernels = k;
-	} else if (found->spec == k->spec) {
-		found->problem[found->problem_count++ % KERNEL_PROBLEMS_MAX] = k->problem[0];
-	}
-	pthread_mutex_unlock(&rt->mutex);
-	if (!found) {
-		rc = kernel_build(k, source, f);
-		pthread_mutex_lock(&rt->mutex);
-		if (rc)
-			registry_remove(rt, k);
-		k->ready = !rc;
-		pthread_cond_broadcast(&rt->made);
-		pthread_mutex_unlock(&rt->mutex);
-		if (!rc)
-			found = k;
-	}
-	if (found != k)
-		kernel_free(k);
-	if (!rc)
-		*out = found;
 	return rc;
 }
 
@@ -397,7 +214,7 @@ static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const 
 {
 	fagen_runtime *rt = k->runtime;
 	pthread_mutex_lock(&rt->mutex);
-	struct fagen_kernel *found = registry_find(rt, k, false);
+	struct fagen_kernel *found = kernel_find(rt, k);
 	pthread_mutex_unlock(&rt->mutex);
 	if (found) {
 		free(k);
@@ -409,7 +226,7 @@ static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const 
 	if (rc)
 		kernel_free(k);
 	else
-		rc = kernel_settle(out, k, source, f);
+		rc = kernel_settle(out, k, kernel_compile, source, f);
 	for (int i = 0; i < PASS_COUNT; i++)
 		text_free(&source[i]);
 	return rc;
@@ -422,13 +239,14 @@ static int kernel_request(fagen_kernel **out, fagen_runtime *rt, const fagen_spe
 	if (problem_fill(&p, &spec->spec, problem, f) || driver_start(rt->driver, f))
 		return -1;
 	struct runtime_device *device;
-	if (device_of(&device, rt, ordinal, f) || target_check(&spec->spec, device, f))
+	if (machine_of(&device, rt, ordinal, f) || target_check(&spec->spec, device, f))
 		return -1;
 	struct fagen_kernel *k = calloc(1, sizeof *k);
 	if (!k)
 		return fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
 	k->runtime = rt;
 	k->spec = spec;
+	signature_make(&k->signature, &spec->spec);
 	k->naive = naive;
 	k->ordinal = ordinal;
 	k->target = device->target;
@@ -460,30 +278,4 @@ int fagen_kernel_get_naive(fagen_kernel **out, fagen_runtime *rt, const fagen_sp
                            int device, fagen_error *error)
 {
 	return kernel_call(out, rt, spec, problem, device, true, error);
-}
-
-int fagen_kernel_describe(fagen_kernel_info *out, const fagen_kernel *k, fagen_error *error)
-{
-	struct diag diag = {0};
-	struct fault f = {.diag = &diag};
-	fault_clear(error);
-	fagen_kernel_info info = {.forward = k->pass[PASS_FORWARD].plan != NULL,
-	                          .backward = k->pass[PASS_BACKWARD].plan != NULL};
-	memcpy(info.target, k->target->name, strnlen(k->target->name, sizeof info.target - 1));
-	for (int i = 0; i < PASS_COUNT; i++) {
-		const struct kernel_pass *pass = &k->pass[i];
-		if (!pass->plan)
-			continue;
-		strcpy(info.source[i], pass->from_store ? "cache" : "compiled");
-		info.registers[i] = pass->registers;
-		info.spill_bytes[i] = pass->spill_bytes;
-		info.smem_bytes[i] = pass->smem_bytes;
-		info.tile_m[i] = pass->plan->candidate[pass->plan->chosen].tile_m;
-		info.tile_n[i] = pass->plan->candidate[pass->plan->chosen].tile_n;
-	}
-	if (!struct_give(out, &info, sizeof info))
-		return FAGEN_OK;
-	fault_fail(&f, FAGEN_ERROR_INVALID, "struct_size",
-	           "info.struct_size is not set: it says which version of struct fagen_kernel_info the caller has.");
-	return fault_report(error, &f);
 }

@@ -3,7 +3,10 @@
 #define FAGEN_KERNEL_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 
+#include "cache/pack.h"
+#include "gen/signature.h"
 #include "runtime/driver.h"
 #include "templates/abi.h"
 
@@ -15,14 +18,19 @@ struct fagen_spec {
 };
 
 struct kernel_pass { /* one pass, loaded on one device; without kernels in its recipe: there is none */
-	struct plan *plan;         /* NULL: the kernel has no such pass, or is a merger */
+	struct plan *plan;         /* NULL: no such pass, or not planned here */
 	cu_library library;
 	cu_kernel entry[RECIPE_KERNELS_MAX];
 	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
 	struct recipe recipe;
 	int registers, spill_bytes, smem_bytes;
-	bool from_store;
+	int tile_m, tile_n;
+	const char *source;        /* "cache", "compiled", "pack" */
 };
+
+/* Of struct fagen_abi and struct fagen_abi_maps as packs were built for them: raise it when either changes (t_pack remembers
+ * what they were). */
+enum { PACK_LAUNCH_ABI = 1 };
 
 enum { KERNEL_PROBLEMS_MAX = 16 };
 
@@ -32,7 +40,11 @@ struct fagen_kernel {
 	struct fagen_kernel *next;
 	bool ready;                /* false: some thread is still making it */
 	fagen_runtime *runtime;
-	const struct fagen_spec *spec;
+	const struct fagen_spec *spec; /* NULL: of a pack, or a merger */
+	struct signature signature;
+	const char *maker;         /* path of the compiler, or name of the pack: for messages; lives as long as the runtime */
+	const struct fagen_pack *pack;  /* NULL: it was planned here */
+	struct fagen_kernel *pack_next; /* the next of the same name, on another device */
 	bool naive;
 	int ordinal;
 	cu_device device;
@@ -45,24 +57,40 @@ struct fagen_kernel {
 	struct kernel_pass pass[PASS_COUNT];
 };
 
+struct fagen_pack {
+	struct fagen_pack *next;
+	fagen_runtime *runtime;
+	char *name;                /* what messages call it: its path */
+	void *map;                 /* NULL: the bytes are the caller's */
+	size_t map_len;
+	struct pack pack;
+	/* Names, and for each its first record, and the kernels got of it, one for each device. Read without a lock, added to
+	 * under the runtime's mutex. */
+	int name_count;
+	int *first;
+	_Atomic(struct fagen_kernel *) *got;
+};
+
 struct runtime_device { /* a GPU as the planner sees it */
 	struct runtime_device *next;
 	int ordinal;
 	struct gpu gpu;
 	const struct target *target;
-	struct device device;
+	struct device device;      /* as the planner sees it; name NULL: nobody asked yet */
 };
 
 struct fagen_runtime {
-	char *templates_dir;       /* NULL: built in */
-	struct store *store;
-	struct compiler *compiler;
 	struct driver *driver;
 	pthread_mutex_t mutex;     /* the lists below */
 	pthread_cond_t made;       /* a kernel became ready or was given up */
-	struct fagen_spec *specs;
 	struct fagen_kernel *kernels;
 	struct runtime_device *devices;
+	struct fagen_pack *packs;
+	/* Of libfagen alone. */
+	char *templates_dir;       /* NULL: built in */
+	struct store *store;
+	struct compiler *compiler;
+	struct fagen_spec *specs;
 	struct device_list rows;   /* what the planner knows of GPUs: the table, and $FAGEN_DEVICES */
 };
 
@@ -76,11 +104,36 @@ int maps_check(const struct recipe *, const struct fagen_abi *, const struct rec
 int maps_encode(struct fagen_abi_maps *, const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
                 const struct fagen_kernel *, struct fault *);
 
+/* ---- runtime_core.c: what libfagen and libfagen_rt open and close alike ---- */
+
+int runtime_begin(fagen_runtime *); /* of zeros. -1: out of memory, and nothing to end */
+void runtime_end(fagen_runtime *);  /* all but what is of libfagen alone */
+
+/* ---- load.c: kernels that are made, by whoever made them ---- */
+
+static inline bool kernel_has(const struct fagen_kernel *k, enum pass pass) { return k->pass[pass].recipe.kernel_count > 0; }
+/* A GPU and its target. Its row for the planner is kernel.c's to fill in. */
+int device_of(struct runtime_device **, fagen_runtime *, int ordinal, struct fault *);
+/* Finds the places of a recipe's workspace pieces in the launch ABI. */
+int pieces_find(struct kernel_pass *, struct fault *);
+/* Loads one library for each pass that the kernel has. */
+int kernel_load(struct fagen_kernel *, const void *const code[PASS_COUNT], struct fault *);
+/* The kernel of this request, if somebody asked for it before; waits for who is making it. The runtime's mutex is held. */
+struct fagen_kernel *kernel_find(fagen_runtime *, const struct fagen_kernel *like);
+/* Finds the kernel of the same identity, else completes `k`, which is consumed, with `build`, which loads it. */
+typedef int kernel_builder(struct fagen_kernel *, const void *from, struct fault *);
+int kernel_settle(struct fagen_kernel **, struct fagen_kernel *k, kernel_builder *build, const void *from, struct fault *);
+/* Unloads and frees; the driver is left alone when this is a fork of the process that loaded it. */
+void kernel_free(struct fagen_kernel *);
+
+/* ---- pack.c ---- */
+
+void pack_free(struct fagen_pack *);
+
 /* ---- kernel.c ---- */
 
-int device_of(struct runtime_device **, fagen_runtime *, int ordinal, struct fault *);
-/* Finds the kernel of the same identity, else compiles the sources and loads `k`, which is consumed. */
-int kernel_settle(struct fagen_kernel **, struct fagen_kernel *k, const struct text source[PASS_COUNT], struct fault *);
+/* A builder: compiles an array of sources, one for each pass, or takes the code from the store. */
+int kernel_compile(struct fagen_kernel *, const void *sources, struct fault *);
 
 /* ---- launch.c ---- */
 
@@ -91,8 +144,5 @@ int count_check(const char *name, int64_t value, struct fault *);
  * launch, but not to a memset or the encoding of a tensor map, which want it `current`; a stream name (NULL, legacy,
  * per-thread) means the stream of the current context. */
 int context_enter(bool *pushed, const struct fagen_kernel *, cu_stream, bool current, struct fault *);
-
-/* Unloads and frees; the driver is left alone when this is a fork of the process that loaded it. */
-void kernel_free(struct fagen_kernel *);
 
 #endif

@@ -30,8 +30,7 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 	    count_check("seqlen_k", a->seqlen_k, f))
 		return -1;
 	const long long hq = a->heads_q, hk = a->heads_kv;
-	const int group = k->pass[PASS_FORWARD].plan ? k->pass[PASS_FORWARD].recipe.kv_group
-	                                             : k->pass[PASS_BACKWARD].recipe.kv_group;
+	const int group = k->pass[kernel_has(k, PASS_FORWARD) ? PASS_FORWARD : PASS_BACKWARD].recipe.kv_group;
 	if ((hq == 0) != (hk == 0))
 		return fault_fail(f, FAGEN_ERROR_INVALID, hq ? "heads_kv" : "heads_q",
 		                  "heads_q is %lld and heads_kv is %lld: both or neither may be 0.", hq, hk);
@@ -49,7 +48,7 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 		return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
 		                  "batch %lld times heads_q %lld is more than 2147483647: split the batch.",
 		                  (long long)a->batch, hq);
-	const bool packed = k->spec->spec.layout == LAYOUT_PACKED;
+	const bool packed = k->signature.layout == LAYOUT_PACKED;
 	if (packed && (count_check("total_q", a->total_q, f) || count_check("total_k", a->total_k, f)))
 		return -1;
 	*shape = (struct recipe_shape){
@@ -69,7 +68,7 @@ static int shape_check(struct recipe_shape *shape, const struct fagen_kernel *k,
 /* Lengths and places of the entries, as the spec's layout has them. */
 static int sequences_fill(struct fagen_abi *abi, const struct fagen_kernel *k, const fagen_args *a, struct fault *f)
 {
-	const enum batch_layout layout = k->spec->spec.layout;
+	const enum batch_layout layout = k->signature.layout;
 	const struct {
 		const char *name;
 		const int32_t *given;
@@ -218,14 +217,14 @@ static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, con
 
 static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 {
-	const struct spec *spec = &l->kernel->spec->spec;
+	const struct signature *signature = &l->kernel->signature;
 	const fagen_args *a = l->args;
 	struct fagen_abi *abi = &l->abi;
 	const bool packed = l->shape.packed;
 	const int64_t hq = a->heads_q, hk = a->heads_kv;
 	const int64_t sq = packed ? a->total_q : a->seqlen_q, sk = packed ? a->total_k : a->seqlen_k; /* rows */
-	const int64_t dqk = spec->head_dim_qk, dv = spec->head_dim_v;
-	const bool back = pass == PASS_BACKWARD, lse = back || (spec->outputs & OUTPUT_LSE);
+	const int64_t dqk = signature->head_dim_qk, dv = signature->head_dim_v;
+	const bool back = pass == PASS_BACKWARD, lse = back || (signature->outputs & OUTPUT_LSE);
 	const struct {
 		struct fagen_abi_tensor *to;
 		struct operand operand;
@@ -258,7 +257,7 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 static int dropout_fill(struct launch *l, struct fault *f)
 {
 	const fagen_args *a = l->args;
-	if (l->kernel->spec->spec.keep_256 == DROPOUT_LEVELS)
+	if (l->kernel->signature.keep_256 == DROPOUT_LEVELS)
 		return 0;
 	if ((uintptr_t)a->rng_state % 8)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "rng_state", "rng_state is %p, not a multiple of 8 bytes.",
@@ -404,7 +403,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 	fagen_args args;
 	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
 	bool some, current = l.pass->recipe.map_count > 0, pushed;
-	if (!l.pass->plan)
+	if (!kernel_has(k, pass))
 		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel",
 		                  "This kernel has no %s pass: add %s to passes in the spec.", pass_names[pass],
 		                  pass_names[pass]);
@@ -465,7 +464,7 @@ int fagen_workspace_size(size_t *out, const fagen_kernel *k, const fagen_args *g
 		return fault_report(error, &f);
 	for (int i = 0; i < PASS_COUNT; i++) {
 		int64_t bytes = 0;
-		if (!k->pass[i].plan)
+		if (!kernel_has(k, (enum pass)i))
 			continue;
 		if (workspace_bytes(&bytes, &k->pass[i].recipe, &shape, &f))
 			return fault_report(error, &f);

@@ -31,7 +31,7 @@ static int merger_request(fagen_merger **out, fagen_runtime *rt, int ordinal, st
 	k->runtime = rt;
 	k->ordinal = ordinal;
 	k->target = device->target;
-	k->sms = device->device.sms;
+	k->sms = device->gpu.sms;
 	merge_recipe(&k->pass[0].recipe);
 	if (merge_emit(&source[0], rt->templates_dir, f->diag)) {
 		free(m);
@@ -41,7 +41,7 @@ static int merger_request(fagen_merger **out, fagen_runtime *rt, int ordinal, st
 	key_record(key, 'm', &k->ordinal, sizeof k->ordinal);
 	key_record(key, 's', text_str(&source[0]), source[0].len);
 	key_finish(&k->identity, key);
-	const int rc = kernel_settle(&made, k, source, f);
+	const int rc = kernel_settle(&made, k, kernel_compile, source, f);
 	text_free(&source[0]);
 	if (!rc)
 		*out = (fagen_merger *)made;

@@ -52,13 +52,6 @@ struct compiler {
 	struct nvrtc_calls calls;
 };
 
-void cubin_free(struct cubin *cubin)
-{
-	free(cubin->code);
-	free(cubin->report);
-	*cubin = (struct cubin){0};
-}
-
 struct compiler *compiler_open(const char *path, bool ignore_env)
 {
 	struct compiler *compiler = calloc(1, sizeof *compiler);

@@ -3,8 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *fagen_version(void) { return FAGEN_VERSION; }
-
 /* Copies a string that may be NULL. false: out of memory. */
 static bool copy_string(char **to, const char *from)
 {
@@ -14,30 +12,17 @@ static bool copy_string(char **to, const char *from)
 
 static void runtime_free(fagen_runtime *rt)
 {
-	while (rt->kernels) {
-		struct fagen_kernel *k = rt->kernels;
-		rt->kernels = k->next;
-		kernel_free(k);
-	}
-	while (rt->devices) {
-		struct runtime_device *d = rt->devices;
-		rt->devices = d->next;
-		free(d);
-	}
+	runtime_end(rt);
 	while (rt->specs) {
 		struct fagen_spec *s = rt->specs;
 		rt->specs = s->next;
 		free(s->name);
 		free(s);
 	}
-	if (rt->driver)
-		driver_close(rt->driver);
 	if (rt->compiler)
 		compiler_close(rt->compiler);
 	if (rt->store)
 		store_close(rt->store);
-	pthread_cond_destroy(&rt->made);
-	pthread_mutex_destroy(&rt->mutex);
 	free(rt->templates_dir);
 	free(rt);
 }
@@ -57,12 +42,7 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 	fagen_runtime *rt = calloc(1, sizeof *rt);
 	if (!rt)
 		goto no_memory;
-	if (pthread_mutex_init(&rt->mutex, NULL)) {
-		free(rt);
-		goto no_memory;
-	}
-	if (pthread_cond_init(&rt->made, NULL)) {
-		pthread_mutex_destroy(&rt->mutex);
+	if (runtime_begin(rt)) {
 		free(rt);
 		goto no_memory;
 	}
@@ -73,8 +53,7 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 		templates = NULL;
 	const struct store_config store = {.dir = config.cache_dir, .ignore_env = config.ignore_env != 0};
 	if (!copy_string(&rt->templates_dir, templates) || !(rt->store = store_open(&store)) ||
-	    !(rt->compiler = compiler_open(config.nvrtc_path, config.ignore_env != 0)) ||
-	    !(rt->driver = driver_open())) {
+	    !(rt->compiler = compiler_open(config.nvrtc_path, config.ignore_env != 0))) {
 		runtime_free(rt);
 		goto no_memory;
 	}
@@ -143,21 +122,6 @@ int fagen_spec_parse(fagen_spec **out, fagen_runtime *rt, const char *yaml, size
                      fagen_error *error)
 {
 	return spec_call(out, rt, yaml ? yaml : "", yaml ? len : 0, name ? name : "spec", error);
-}
-
-int runtime_machine(const struct target **target, const struct device **device, fagen_runtime *rt, int ordinal,
-                    struct diag *diag)
-{
-	struct fault f = {.diag = diag};
-	struct runtime_device *d;
-	if (driver_start(rt->driver, &f) || device_of(&d, rt, ordinal, &f))
-		return -1;
-	if (!d->target)
-		return diag_fail(diag, "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on.",
-		                 ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10);
-	*target = d->target;
-	*device = &d->device;
-	return 0;
 }
 
 struct store *runtime_store(fagen_runtime *rt) { return rt->store; }

@@ -22,7 +22,7 @@ struct cubin { /* machine code and what is needed to launch it; owns its bytes *
 	char *report;         /* compiler log, "" if empty */
 	int nvrtc_result;     /* of a compilation that failed: nvrtcResult; there is nothing else then */
 };
-void cubin_free(struct cubin *);
+void cubin_free(struct cubin *); /* cubin_meta.c */
 
 struct compiler;
 /* path NULL: search ($FAGEN_NVRTC, already mapped, CUDA_HOME, CUDA_PATH, loader path; the folder a build fetched). */

@@ -19,7 +19,7 @@ struct mapped {
 };
 
 static void mapped_find(struct mapped *m, struct fagen_abi_maps *maps, const char *name, const struct fagen_abi *abi,
-                        const struct recipe_shape *shape, const struct spec *spec)
+                        const struct recipe_shape *shape, const struct signature *signature)
 {
 	const int64_t rows_q = shape->packed ? shape->total_q : shape->seqlen_q,
 		      rows_k = shape->packed ? shape->total_k : shape->seqlen_k;
@@ -29,10 +29,10 @@ static void mapped_find(struct mapped *m, struct fagen_abi_maps *maps, const cha
 		struct fagen_abi_map *map;
 		int64_t columns, rows, heads;
 	} row[] = {
-		{"query", &abi->query, &maps->query, spec->head_dim_qk, rows_q, shape->heads_q},
-		{"key", &abi->key, &maps->key, spec->head_dim_qk, rows_k, shape->heads_kv},
-		{"value", &abi->value, &maps->value, spec->head_dim_v, rows_k, shape->heads_kv},
-		{"dout", &abi->dout, &maps->dout, spec->head_dim_v, rows_q, shape->heads_q},
+		{"query", &abi->query, &maps->query, signature->head_dim_qk, rows_q, shape->heads_q},
+		{"key", &abi->key, &maps->key, signature->head_dim_qk, rows_k, shape->heads_kv},
+		{"value", &abi->value, &maps->value, signature->head_dim_v, rows_k, shape->heads_kv},
+		{"dout", &abi->dout, &maps->dout, signature->head_dim_v, rows_q, shape->heads_q},
 	};
 	const int64_t batch = shape->packed && shape->batch ? 1 : shape->batch;
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++)
@@ -95,7 +95,7 @@ static int map_encode(struct mapped *m, int rows, const struct driver *d, struct
 static bool operand_find(struct mapped *m, struct fagen_abi_maps *maps, const struct recipe *recipe, int i,
                          const struct fagen_abi *abi, const struct recipe_shape *shape, const struct fagen_kernel *k)
 {
-	mapped_find(m, maps, recipe->map[i].name, abi, shape, &k->spec->spec);
+	mapped_find(m, maps, recipe->map[i].name, abi, shape, &k->signature);
 	return m->size[1] && m->size[2] && m->size[3];
 }
 

@@ -31,9 +31,7 @@ enum { D_QK = 64, D_V = 96, SMS = 132 };
 
 static struct fake fake;
 static fagen_runtime runtime;
-static struct fagen_spec spec;
 static struct fagen_kernel kernel;
-static struct plan plan;
 static fagen_error error;
 
 static struct recipe_kernel entry(const char *name, enum recipe_grid grid, int tile, int threads, int smem)
@@ -53,7 +51,6 @@ static struct recipe_piece piece(const char *name, enum recipe_size size, int ti
 static void pass_open(enum pass i, const struct recipe *recipe)
 {
 	struct kernel_pass *pass = &kernel.pass[i];
-	pass->plan = &plan;
 	pass->recipe = *recipe;
 	ck_assert_int_eq(fake.cu.cuLibraryLoadData(&pass->library, "", NULL, NULL, 0, NULL, NULL, 0), 0);
 	for (int k = 0; k < recipe->kernel_count; k++) {
@@ -84,14 +81,13 @@ static void kernel_open(int load_bytes, int kv_group)
 	struct fault f = {.diag = &diag};
 	kernel_close();
 	memset(&kernel, 0, sizeof kernel);
-	spec.spec.head_dim_qk = D_QK;
-	spec.spec.head_dim_v = D_V;
-	spec.spec.outputs = OUTPUT_OUT | OUTPUT_LSE;
-	spec.spec.keep_256 = 230;
-	spec.spec.input_count = 0;
-	spec.spec.layout = LAYOUT_DENSE;
+	kernel.signature.head_dim_qk = D_QK;
+	kernel.signature.head_dim_v = D_V;
+	kernel.signature.outputs = OUTPUT_OUT | OUTPUT_LSE;
+	kernel.signature.keep_256 = 230;
+	kernel.signature.input_count = 0;
+	kernel.signature.layout = LAYOUT_DENSE;
 	kernel.runtime = &runtime;
-	kernel.spec = &spec;
 	kernel.sms = SMS;
 	ck_assert_int_eq(driver_primary(&kernel.primary, runtime.driver, 0, &f), 0);
 	ck_assert_int_eq(fake.cu.cuDeviceGet(&kernel.device, 0), 0);
@@ -297,7 +293,7 @@ END_TEST
 START_TEST(lse_is_refused_where_the_kernel_does_not_write_it)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
-	spec.spec.outputs = OUTPUT_OUT;
+	kernel.signature.outputs = OUTPUT_OUT;
 	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
 	ck_assert_str_eq(error.field, "lse.data");
 	a.lse.data = NULL;
@@ -308,7 +304,7 @@ END_TEST
 START_TEST(dropout_arguments_are_ignored_without_dropout)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
-	spec.spec.keep_256 = 256;
+	kernel.signature.keep_256 = 256;
 	a.offset = UINT64_MAX;
 	a.rng_state = (const uint64_t *)(uintptr_t)3;
 	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
@@ -321,7 +317,7 @@ END_TEST
 START_TEST(a_missing_pass_is_named)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
-	kernel.pass[B].plan = NULL;
+	kernel.pass[B].recipe.kernel_count = 0;
 	ck_assert_int_eq(launch(B, &a, NULL), FAGEN_ERROR_INVALID);
 	ck_assert_str_eq(error.field, "kernel");
 	ck_assert_ptr_nonnull(strstr(error.message, "no backward pass"));
@@ -366,7 +362,7 @@ START_TEST(lengths_reach_the_kernel)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
 	struct fagen_abi abi;
-	spec.spec.layout = LAYOUT_PADDED;
+	kernel.signature.layout = LAYOUT_PADDED;
 	ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
 	memcpy(&abi, fake.state->launch[0].params, sizeof abi);
 	ck_assert(!abi.seqlens_q && !abi.seqlens_k && !abi.cu_seqlens_q && !abi.cu_seqlens_k);
@@ -383,7 +379,7 @@ START_TEST(packed_tensors_have_no_batch)
 {
 	fagen_args a = packed_args();
 	struct fagen_abi abi;
-	spec.spec.layout = LAYOUT_PACKED;
+	kernel.signature.layout = LAYOUT_PACKED;
 	a.query.stride_batch = a.out.stride_batch = 3; /* neither aligned nor apart: ignored */
 	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
 	const struct fake_launch *l = &fake.state->launch[0];
@@ -431,7 +427,7 @@ START_TEST(lengths_are_checked_by_name)
 	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
 		fagen_args a = row[i].layout == LAYOUT_PACKED ? packed_args() : args_of(2, 8, 4, 200, 300);
 		memcpy((char *)&a + row[i].at, &row[i].value, sizeof row[i].value);
-		spec.spec.layout = row[i].layout;
+		kernel.signature.layout = row[i].layout;
 		ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_ERROR_INVALID);
 		ck_assert_str_eq(error.field, row[i].field);
 		ck_assert_msg(strstr(error.message, row[i].says) != NULL, "\"%s\" is not in: %s", row[i].says,
@@ -610,7 +606,7 @@ enum { BIAS, DOC, KEEP, TEMPERATURE, LENGTHS, INPUTS };
 
 static void input_set(int i, const char *name, enum input_dtype dtype, bool grad, int dims, const struct input_dim *dim)
 {
-	struct input *in = &spec.spec.input[i];
+	struct input *in = &kernel.signature.input[i];
 	*in = (struct input){.dtype = dtype, .dims = dims, .grad = grad};
 	snprintf(in->name, sizeof in->name, "%s", name);
 	for (int d = 0; d < dims; d++)
@@ -629,9 +625,9 @@ static void spec_inputs(void)
 	input_set(KEEP, "keep", INPUT_U8, false, 4, (struct input_dim[]){batch, heads, blocks_q, blocks_k});
 	input_set(TEMPERATURE, "temperature", INPUT_BF16, true, 0, NULL);
 	input_set(LENGTHS, "lengths", INPUT_I32, false, 2, (struct input_dim[]){heads_kv, q});
-	spec.spec.input_count = INPUTS;
-	spec.spec.blocks.size_q = 64;
-	spec.spec.blocks.size_k = 128;
+	kernel.signature.input_count = INPUTS;
+	kernel.signature.block_q = 64;
+	kernel.signature.block_k = 128;
 }
 
 static void inputs_of(fagen_input in[INPUTS])
@@ -786,7 +782,7 @@ START_TEST(inputs_are_given_once_each)
 	refuses_inputs(&a, "'bias'");
 	a.struct_size = sizeof a;
 	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
-	spec.spec.input_count = 0;
+	kernel.signature.input_count = 0;
 	refuses_inputs(&a, "has no inputs");
 	a.struct_size = offsetof(fagen_args, inputs);
 	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
@@ -833,7 +829,7 @@ START_TEST(gradients_never_overlap)
 	int accepted_count = 0;
 	a.inputs = &in;
 	a.input_count = 1;
-	spec.spec.input_count = 1;
+	kernel.signature.input_count = 1;
 	for (int turn = 0; turn < 3000; turn++) {
 		enum { N = 4, REACH = 4000 };
 		struct input_dim dim[N];
@@ -939,7 +935,7 @@ START_TEST(maps_are_the_second_parameter)
 	const struct fake_cuda *s = fake.state;
 	mapped_open();
 	for (int padded = 0; padded < 2; padded++) {
-		spec.spec.layout = padded ? LAYOUT_PADDED : LAYOUT_DENSE;
+		kernel.signature.layout = padded ? LAYOUT_PADDED : LAYOUT_DENSE;
 		a.seqlens_k = padded ? (const int32_t *)(uintptr_t)0x30000000 : NULL;
 		const int maps = s->maps;
 		ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
@@ -993,8 +989,8 @@ START_TEST(maps_of_unusual_layouts)
 	ck_assert_uint_eq(s->map[4].stride[2], (UINT64_C(1) << 40) - 16);
 
 	a = args_of(1, 1, 1, 1, 1);
-	spec.spec.head_dim_qk = 20;
-	spec.spec.head_dim_v = 8;
+	kernel.signature.head_dim_qk = 20;
+	kernel.signature.head_dim_v = 8;
 	fagen_tensor *const tensors[] = {&a.query, &a.key, &a.value};
 	for (int i = 0; i < 3; i++)
 		*tensors[i] = (fagen_tensor){tensors[i]->data, -3, INT64_MIN, INT64_MAX};
@@ -1010,7 +1006,7 @@ START_TEST(maps_of_packed_tensors)
 {
 	fagen_args a = packed_args();
 	mapped_open();
-	spec.spec.layout = LAYOUT_PACKED;
+	kernel.signature.layout = LAYOUT_PACKED;
 	a.query.stride_batch = -1; /* ignored */
 	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
 	map_check(0, &(struct map_want){"query", {64, 200, 8, 1}, {128, 200 * 128, 128}, 128}, a.query.data);
@@ -1242,7 +1238,7 @@ START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
 	ck_assert_int_eq(failed, 0);
 	ck_assert_int_eq(seen, 0);
 	ck_assert_int_eq(locked, 0);
-	kernel.pass[B].plan = NULL;
+	kernel.pass[B].recipe.kernel_count = 0;
 	ck_assert_int_ne(launch(B, &a, NULL), FAGEN_OK);
 	ck_assert_int_gt(allocations, 0); /* the counter counts: an error message is allocated */
 }
