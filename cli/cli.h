@@ -17,6 +17,7 @@ int cmd_deviation(int argc, char **argv); /* fagen check --deviation */
 int cmd_bench(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
+int cmd_pack(int argc, char **argv);
 int cmd_env(int argc, char **argv);
 int cmd_init(int argc, char **argv);
 

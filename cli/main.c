@@ -1,34 +1,13 @@
 /* fagen: the command. `fagen SPEC...` runs the pipeline for every target and pass of every spec and prints what was
  * decided and made; the other commands have a file each. Only cli/ prints, and only main exits. */
 #include <getopt.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/build.h"
 #include "cli/cli.h"
-#include "runtime/runtime.h"
-
-/* One spec, loaded and lowered once for all its targets and passes. */
-struct request {
-	const char *path;
-	struct spec spec;
-	struct program program;
-};
-
-/* One cubin of the table. */
-struct build {
-	const struct request *input;
-	const struct target *target;
-	enum pass pass;
-	struct plan plan;
-	struct text source;
-	struct cubin cubin;
-	struct diag diag;
-	bool failed;
-};
 
 struct options {
 	const char *target; /* NULL: those of the spec */
@@ -53,29 +32,6 @@ static const struct {
 	{'n', "the compiler's report"},
 };
 
-/* The pipeline. spec_load and program_lower run once for a spec; the rest for each of its targets and passes. */
-static int input_load(struct request *in, struct diag *diag)
-{
-	return spec_load(&in->spec, in->path, diag) || program_lower(&in->program, &in->spec, diag) ? -1 : 0;
-}
-
-static int build_source(struct build *b, fagen_runtime *rt)
-{
-	const struct spec *spec = &b->input->spec;
-	const struct program *program = &b->input->program;
-	return plan_make(&b->plan, spec, program, b->target, device_list_for_target(runtime_devices(rt), b->target),
-	                 &spec->assume, b->pass, &b->diag) ||
-	                       source_emit(&b->source, spec, program, &b->plan, runtime_templates(rt), &b->diag)
-	               ? -1
-	               : 0;
-}
-
-static int build_cubin(struct build *b, fagen_runtime *rt)
-{
-	return cubin_get(&b->cubin, runtime_store(rt), runtime_compiler(rt), &b->source, b->target, &b->plan.recipe,
-	                 &b->diag);
-}
-
 static void usage(FILE *f)
 {
 	fputs("usage: fagen [options] SPEC...          compile a spec for its targets; print what was decided and made\n"
@@ -84,6 +40,7 @@ static void usage(FILE *f)
 	      "       fagen bench SPEC... [...]        time on the GPU, predicted beside measured\n"
 	      "       fagen calibrate [...]            measure the GPU, for the planner\n"
 	      "       fagen cache [stats|path|verify|gc|clear]\n"
+	      "       fagen pack build|ls|verify|merge|export   kernels for programs without a compiler, in one file\n"
 	      "       fagen env                        driver, compiler, GPUs, folders: what was found and where\n"
 	      "       fagen init [FILE]                a commented spec to start from\n"
 	      "       fagen -h spec                    the spec language: keys, masks, scores, block layouts, inputs\n\n"
@@ -133,45 +90,6 @@ static void dump_build(struct build *b, fagen_runtime *rt, const char *letters)
 		}
 	fputs(text_str(&t), stderr);
 	text_free(&t);
-}
-
-/* ---- many builds at a time ---- */
-
-struct pool {
-	struct build *build;
-	int count;
-	atomic_int next, done;
-	fagen_runtime *rt;
-	bool progress;
-};
-
-static void *pool_work(void *arg)
-{
-	struct pool *pool = arg;
-	for (int i; (i = atomic_fetch_add(&pool->next, 1)) < pool->count;) {
-		struct build *b = &pool->build[i];
-		b->failed = build_source(b, pool->rt) || build_cubin(b, pool->rt);
-		const int done = atomic_fetch_add(&pool->done, 1) + 1;
-		if (pool->progress)
-			fprintf(stderr, "\r\033[K[%d/%d] %s %s %s", done, pool->count, b->input->spec.name,
-			        b->target->name, pass_names[b->pass]);
-	}
-	return NULL;
-}
-
-static void pool_run(struct pool *pool, int jobs)
-{
-	pthread_t thread[64];
-	int started = 0;
-	jobs = jobs > 64 ? 64 : jobs;
-	for (; started < jobs - 1 && started < pool->count - 1; started++)
-		if (pthread_create(&thread[started], NULL, pool_work, pool) != 0)
-			break;
-	pool_work(pool);
-	while (started > 0)
-		pthread_join(thread[--started], NULL);
-	if (pool->progress)
-		fputs("\r\033[K", stderr);
 }
 
 /* ---- the table ---- */
@@ -311,7 +229,7 @@ static int run(const struct options *opt, char **paths, int path_count) /* path_
 	for (int i = 0; i < path_count; i++) {
 		struct diag diag = {0};
 		input[i].path = paths[i];
-		bad |= input_load(&input[i], &diag) != 0;
+		bad |= request_load(&input[i], &diag) != 0;
 		fputs(text_str(&diag.text), stderr);
 		diag_free(&diag);
 		if (!bad && opt->dump)
@@ -340,8 +258,7 @@ static int run(const struct options *opt, char **paths, int path_count) /* path_
 		goto out;
 	}
 
-	struct pool pool = {.build = build, .count = count, .rt = rt, .progress = isatty(2) && !opt->json};
-	pool_run(&pool, opt->jobs);
+	builds_run(build, count, rt, opt->jobs, isatty(2) && !opt->json);
 	status = 0;
 	for (int i = 0; i < count; i++) {
 		if (build[i].failed) /* a plan that does not exist is the spec's fault, a compiler that does not is the machine's */
@@ -367,12 +284,7 @@ static int run(const struct options *opt, char **paths, int path_count) /* path_
 			       *store_dir(runtime_store(rt)) ? store_dir(runtime_store(rt)) : "memory only");
 	}
 out:
-	for (int i = 0; i < count; i++) {
-		text_free(&build[i].source);
-		cubin_free(&build[i].cubin);
-		diag_free(&build[i].diag);
-	}
-	free(build);
+	builds_free(build, count);
 	free(input);
 	fagen_close(rt);
 	return status;
@@ -430,16 +342,10 @@ static int cmd_build(int argc, char **argv)
 			opt.dump = optarg;
 			break;
 		}
-		case 'j': {
-			char *end;
-			const long jobs = strtol(optarg, &end, 10);
-			if (*end || end == optarg || jobs < 1 || jobs > 64) {
-				fprintf(stderr, "fagen: error: -j %s; want a number from 1 to 64\n", optarg);
+		case 'j':
+			if ((opt.jobs = jobs_read(optarg)) < 0)
 				return EXIT_USAGE;
-			}
-			opt.jobs = (int)jobs;
 			break;
-		}
 		case 'h':
 			if (optind < argc && strcmp(argv[optind], "spec") == 0) {
 				struct text t = {0};
@@ -467,7 +373,7 @@ int main(int argc, char **argv)
 		int (*run)(int, char **);
 	} commands[] = {
 		{"explain", cmd_explain}, {"check", cmd_check}, {"bench", cmd_bench}, {"calibrate", cmd_calibrate},
-		{"cache", cmd_cache},     {"env", cmd_env},     {"init", cmd_init},
+		{"cache", cmd_cache},     {"pack", cmd_pack},   {"env", cmd_env},     {"init", cmd_init},
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
 		if (strcmp(argv[1], commands[i].name) == 0)

@@ -95,8 +95,8 @@ static int take_parsed(void *to, int (*parse)(void *to, const char *text, struct
 static int recipe_read(void *to, const char *text, struct diag *diag) { return recipe_parse(to, text, diag); }
 static int signature_read(void *to, const char *text, struct diag *diag) { return signature_parse(to, text, diag); }
 
-int cubin_meta_parse(struct cubin *cubin, struct signature *signature, const char *meta, size_t len,
-                     const struct target *target)
+static int meta_parse(struct cubin *cubin, struct signature *signature, const char *meta, size_t len,
+                      const struct target *target)
 {
 	struct text head = {0};
 	text_addf(&head, "fagen-cubin 1\ntarget %s\n", target->name);
@@ -116,4 +116,17 @@ int cubin_meta_parse(struct cubin *cubin, struct signature *signature, const cha
 	    !(cubin->report = take_block(&at, end, "log")))
 		return -1;
 	return signature ? take_parsed(signature, signature_read, &at, end, "signature") : 0;
+}
+
+int cubin_meta_parse(struct cubin *cubin, struct signature *signature, const char *meta, size_t len,
+                     const struct target *target)
+{
+	char *copy = malloc(len + 1); /* what is read ends with a NUL */
+	if (!copy)
+		return -1;
+	memcpy(copy, meta, len);
+	copy[len] = '\0';
+	const int result = meta_parse(cubin, signature, copy, len, target);
+	free(copy);
+	return result;
 }

@@ -28,10 +28,6 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 	const char *source;        /* "cache", "compiled", "pack" */
 };
 
-/* Of struct fagen_abi and struct fagen_abi_maps as packs were built for them: raise it when either changes (t_pack remembers
- * what they were). */
-enum { PACK_LAUNCH_ABI = 1 };
-
 enum { KERNEL_PROBLEMS_MAX = 16 };
 
 /* Immutable from the moment it is found in the registry with `ready`, but for `problem`, which the runtime's mutex

@@ -229,13 +229,7 @@ static int pass_take(const void **code, struct fagen_kernel *k, const struct fag
 		                  "The %s pass of '%s' for %s in the pack %s is damaged: its digest does not fit. Get the pack anew.",
 		                  pass_names[item.pass], item.name, item.target, p->name);
 	struct cubin cubin = {0};
-	char *meta = malloc(entry.meta_len + 1);
-	if (!meta)
-		return fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
-	memcpy(meta, entry.meta, entry.meta_len);
-	meta[entry.meta_len] = '\0';
-	const int rc = cubin_meta_parse(&cubin, &k->signature, meta, entry.meta_len, k->target);
-	free(meta);
+	const int rc = cubin_meta_parse(&cubin, &k->signature, entry.meta, entry.meta_len, k->target);
 	pass->recipe = cubin.recipe;
 	pass->registers = cubin.registers;
 	pass->spill_bytes = cubin.spill_bytes;

@@ -46,6 +46,12 @@ int MUST_USE cubin_get(struct cubin *, struct store *, struct compiler *, const 
 int MUST_USE cubin_key(struct store_key *, struct text *explain, struct compiler *, const struct text *source,
                        const struct target *, struct diag *);
 
+/* ---- pack.c -------------------------------------------------------------------------------------------------------- */
+
+/* Of struct fagen_abi and struct fagen_abi_maps as kernels of packs take them: raise it when either changes (t_pack remembers what
+ * they were). */
+enum { PACK_LAUNCH_ABI = 1 };
+
 /* ---- driver.c: libcuda.so.1 by dlopen -------------------------------------------------------------------------------- */
 
 struct driver;
