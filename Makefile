@@ -78,19 +78,20 @@ $(B)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 $(B)/tests/t_%: $(B)/tests/t_%.o $(B)/tests/run_suite.o $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcheck -lsubunit -lrt -lm
 
-install: all ## install the command, the library, the header, the pkg-config file and the man page under PREFIX
+install: all ## install the command, the libraries, the header, the pkg-config files and the man page under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/fagen/specs
 	install $(B)/fagen $(DESTDIR)$(PREFIX)/bin/fagen
-	install $(B)/libfagen.so $(DESTDIR)$(PREFIX)/lib/libfagen.so.0
-	ln -sf libfagen.so.0 $(DESTDIR)$(PREFIX)/lib/libfagen.so
+	for l in libfagen libfagen_rt; do \
+		install $(B)/$$l.so $(DESTDIR)$(PREFIX)/lib/$$l.so.0 && ln -sf $$l.so.0 $(DESTDIR)$(PREFIX)/lib/$$l.so || exit 1; done
 	install -m 644 runtime/fagen.h $(DESTDIR)$(PREFIX)/include/fagen.h
-	sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/fagen.pc.in > $(DESTDIR)$(PREFIX)/lib/pkgconfig/fagen.pc
+	for p in fagen fagen_rt; do sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/$$p.pc.in > \
+		$(DESTDIR)$(PREFIX)/lib/pkgconfig/$$p.pc || exit 1; done
 	install -m 644 docs/fagen.1 $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
 	install -m 644 specs/*.yaml $(DESTDIR)$(PREFIX)/share/fagen/specs
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/fagen $(DESTDIR)$(PREFIX)/lib/libfagen.so.0 $(DESTDIR)$(PREFIX)/lib/libfagen.so
-	rm -f $(DESTDIR)$(PREFIX)/include/fagen.h $(DESTDIR)$(PREFIX)/lib/pkgconfig/fagen.pc $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
+	rm -f $(DESTDIR)$(PREFIX)/bin/fagen $(foreach l,libfagen libfagen_rt,$(addprefix $(DESTDIR)$(PREFIX)/lib/$l,.so .so.0))
+	rm -f $(DESTDIR)$(PREFIX)/include/fagen.h $(addprefix $(DESTDIR)$(PREFIX)/lib/pkgconfig/,fagen.pc fagen_rt.pc) $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
 	rm -rf $(DESTDIR)$(PREFIX)/share/fagen
 
 clean: ## remove build/
@@ -128,6 +129,19 @@ $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	ln -sf libfagen.so $(B)/libfagen.so.0
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
 
+# The one that carries its kernels in itself; t_pack runs it. Its link names nothing but libfagen_rt.
+$(B)/examples/pack: examples/pack.c $(B)/examples/kernels.o $(B)/libfagen_rt.so
+	ln -sf libfagen_rt.so $(B)/libfagen_rt.so.0
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(B)/examples/kernels.o -L$(B) -lfagen_rt -ldl
+$(B)/examples/kernels.fgpk: specs/causal_d64.yaml $(B)/fagen
+	@mkdir -p $(@D)
+	@$(WITH_NVRTC) $(B)/fagen pack build $< --targets sm_80,sm_90a -o $@
+$(B)/examples/kernels.c: $(B)/examples/kernels.fgpk
+	$(B)/fagen pack export --c-array $< -o $@
+$(B)/examples/kernels.o: $(B)/examples/kernels.c
+	$(CC) $(CFLAGS) -c -o $@ $<
+$(B)/tests/t_pack: | $(B)/fagen $(B)/libfagen_rt.so $(B)/examples/pack $(B)/tests/fake/libcuda.so.1
+
 # t_pairs, t_ptx, t_watch: the GPU suite's lists of cases, its kernels, its watchdog.
 $(B)/tests/t_watch: $(B)/tests/gpu/watch.o
 $(B)/tests/t_pairs: $(addprefix $(B)/tests/gpu/,pairs.o pairs_all.o pairs_native.o)
@@ -152,12 +166,18 @@ check: golden
 .PHONY: fuzz
 FUZZ_SECONDS ?= 20
 FUZZ_GEN := $(filter-out gen/embed.c gen/emit%.c gen/plan%.c gen/model%.c,$(wildcard gen/*.c))
-fuzz: build/fuzz/fuzz_spec build/fuzz/fuzz_text ## fuzz the parsers
+fuzz: build/fuzz/fuzz_spec build/fuzz/fuzz_text build/fuzz/fuzz_pack ## fuzz the parsers
 	build/fuzz/fuzz_spec $(FUZZ_SECONDS) specs/*.yaml tests/bad/*.yaml tests/fuzz_spec/*.yaml
 	build/fuzz/fuzz_text $(FUZZ_SECONDS) $(wildcard tests/fuzz_text/*)
+	build/fuzz/fuzz_pack $(FUZZ_SECONDS) $(wildcard tests/fuzz_pack/*)
 build/fuzz/fuzz_%: tests/fuzz_%.c tests/fuzz_main.c tests/fuzz.h $(FUZZ_GEN) $(wildcard gen/*.h gen/*.def)
 	@mkdir -p $(@D)
 	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ $(filter %.c,$^) -lyaml -lm
+build/fuzz/fuzz_pack: FUZZ_GEN := $(addprefix gen/,arch.c diag.c line.c recipe.c signature.c text.c words.c) \
+	$(addprefix cache/,entry.c key.c pack_read.c pack_write.c) runtime/cubin_meta.c
+build/fuzz/fuzz_pack: tests/fuzz_pack.c tests/fuzz_main.c tests/fuzz.h $(wildcard cache/*.[ch] runtime/cubin_meta.[ch])
+	@mkdir -p $(@D)
+	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ tests/fuzz_pack.c tests/fuzz_main.c $(FUZZ_GEN) -lmd
 $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
@@ -195,7 +215,7 @@ real: ## the attention layers of real models through fagen on this GPU
 CARRY      := build/carry
 CARRY_LIBS := -l:libyaml.a -l:libmd.a -ldl -lpthread -lm
 .PHONY: carry check-gpu gpu-record mutate
-carry: $(CARRY)/fagen $(CARRY)/check_gpu $(CARRY)/libfagen.so ## build what a GPU machine runs, in build/carry
+carry: $(CARRY)/fagen $(CARRY)/check_gpu $(CARRY)/libfagen.so $(CARRY)/pack ## build what a GPU machine runs, in build/carry
 $(CARRY)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -o $@ $^ $(CARRY_LIBS)
@@ -205,6 +225,9 @@ $(CARRY)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 $(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(RUNTIME)
 	@mkdir -p $(@D)
 	$(CC) $(LDFLAGS) -shared $(EXPORTS) -Wl,-soname,libfagen.so.0 -o $@ $^ $(CARRY_LIBS)
+$(CARRY)/pack: examples/pack.c $(B)/examples/kernels.o $(RT)
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -l:libmd.a -ldl -lpthread
 $(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

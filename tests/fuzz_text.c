@@ -1,10 +1,11 @@
-/* Fuzzes the small text forms: problem, recipe, expression. The first byte says which. Whatever the rest, there is an
+/* Fuzzes the small text forms: problem, recipe, signature, expression. The first byte says which. Whatever the rest, there is an
  * error, or a value that prints itself and reads back the same. */
 #include "tests/fuzz.h"
 
 #include <string.h>
 
 #include "gen/expr.h"
+#include "gen/signature.h"
 
 const char *const fuzz_words[] = {
 	"b4",
@@ -29,6 +30,10 @@ const char *const fuzz_words[] = {
 	"recipe load_bytes 16 kv_group 1\n",
 	"kernel f grid query_tiles tile 64 threads 128 smem_bytes 100\n",
 	"piece delta size rows tile 64 unit 0 zeroed 1\n",
+	"signature dtype bf16 layout dense head_dim 64 value_dim 64 outputs 1 keep 256 block_q 64 block_k 0\n",
+	"input doc dtype i32 grad 0 dims 1 dim seq_k size 0\n",
+	"dim const size 7",
+	"dim blocks_q size 0",
 	"key_tiles",
 	"key_tiles_2",
 	"scores",
@@ -202,16 +207,41 @@ static void recipe(const char *text)
 	diag_free(&d);
 }
 
+static void signature(const char *text)
+{
+	static struct signature s, again;
+	struct text printed = {0}, twice = {0};
+	struct diag d = {0};
+	const int result = signature_parse(&s, text, &d);
+	fuzz_demand((result == 0) == (d.errors == 0), "signature: result and errors disagree");
+	diag_free(&d);
+	if (!result) {
+		signature_print(&printed, &s);
+		fuzz_demand(signature_parse(&again, text_str(&printed), &d) == 0, text_str(&printed));
+		signature_print(&twice, &again);
+		fuzz_demand(!strcmp(text_str(&printed), text_str(&twice)), text_str(&printed));
+		/* What a launch divides by. */
+		for (int i = 0; i < s.input_count; i++)
+			for (int n = 0; n < s.input[i].dims; n++)
+				fuzz_demand((s.input[i].dim[n].kind != DIM_BLOCKS_Q || s.block_q) &&
+				                    (s.input[i].dim[n].kind != DIM_BLOCKS_K || s.block_k),
+				            "signature: blocks of no size");
+	}
+	text_free(&printed);
+	text_free(&twice);
+	diag_free(&d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const parsers[])(const char *) = {recipe, problem, expression}; /* of r, p, e */
+	static void (*const parsers[])(const char *) = {problem, expression, recipe, signature}; /* of p, e, r, s */
 	if (!size)
 		return 0;
 	/* Exactly as many bytes as a string has, so that a sanitizer sees one more. */
 	char *text = calloc(size, 1);
 	fuzz_demand(text != NULL, "out of memory");
 	memcpy(text, data + 1, size - 1);
-	parsers[data[0] % 3](text);
+	parsers[data[0] % 4](text);
 	free(text);
 	return 0;
 }
