@@ -129,7 +129,7 @@ $(B)/examples/%: examples/%.c $(B)/libfagen.so
 	ln -sf libfagen.so $(B)/libfagen.so.0
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< -L$(B) -lfagen -ldl
 
-# The one that carries its kernels in itself; t_pack runs it. Its link names nothing but libfagen_rt.
+# The one that carries its kernels in itself; t_pack_run runs it. Its link names nothing but libfagen_rt.
 $(B)/examples/pack: examples/pack.c $(B)/examples/kernels.o $(B)/libfagen_rt.so
 	ln -sf libfagen_rt.so $(B)/libfagen_rt.so.0
 	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $< $(B)/examples/kernels.o -L$(B) -lfagen_rt -ldl
@@ -140,7 +140,7 @@ $(B)/examples/kernels.c: $(B)/examples/kernels.fgpk
 	$(B)/fagen pack export --c-array $< -o $@
 $(B)/examples/kernels.o: $(B)/examples/kernels.c
 	$(CC) $(CFLAGS) -c -o $@ $<
-$(B)/tests/t_pack: | $(B)/fagen $(B)/libfagen_rt.so $(B)/examples/pack $(B)/tests/fake/libcuda.so.1
+$(B)/tests/t_pack_run: | $(B)/fagen $(B)/libfagen_rt.so $(B)/examples/pack $(B)/tests/fake/libcuda.so.1
 
 # t_pairs, t_ptx, t_watch: the GPU suite's lists of cases, its kernels, its watchdog.
 $(B)/tests/t_watch: $(B)/tests/gpu/watch.o

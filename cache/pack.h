@@ -73,7 +73,7 @@ bool pack_entry(struct entry_view *, const struct pack *, int i);
 bool pack_texts_good(const struct pack *);
 const uint8_t *pack_digest(const struct pack *); /* 32 bytes: two packs with the same are the same */
 
-/* Makes a pack of items in any order. Of items with equal name, target and pass all but one are dropped if they are the same
+/* Makes a pack of items, which it sorts. Of items with equal name, target and pass all but one are dropped if they are the same
  * throughout; else -1. malloc'd bytes. -1: why not, a sentence. */
 int pack_write(uint8_t **bytes, size_t *len, struct pack_item *, size_t count, unsigned abi, const char *version,
                char why[PACK_WHY_MAX]);
