@@ -63,6 +63,7 @@ struct fagen_pack {
 	/* Names, and for each its first record, and the kernels got of it, one for each device. Read without a lock, added to
 	 * under the runtime's mutex. */
 	int name_count;
+	const char **names;        /* ascending, in the pack */
 	int *first;
 	_Atomic(struct fagen_kernel *) *got;
 };

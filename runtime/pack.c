@@ -16,6 +16,7 @@ void pack_free(struct fagen_pack *p)
 	if (p->map)
 		munmap(p->map, p->map_len);
 	free(p->name);
+	free(p->names);
 	free(p->first);
 	free(p->got);
 	free(p);
@@ -26,10 +27,16 @@ void pack_free(struct fagen_pack *p)
 static int names_find(struct fagen_pack *p)
 {
 	const struct pack *pack = &p->pack;
-	if (!(p->first = calloc((size_t)pack->count + 1, sizeof *p->first)))
+	p->names = calloc((size_t)pack->count + 1, sizeof *p->names);
+	p->first = calloc((size_t)pack->count + 1, sizeof *p->first);
+	if (!p->names || !p->first)
 		return -1;
-	for (int i = 0; i < pack->count; i = pack_next(pack, i))
+	for (int i = 0; i < pack->count; i = pack_next(pack, i)) {
+		struct pack_item item;
+		pack_get(&item, pack, i);
+		p->names[p->name_count] = item.name;
 		p->first[p->name_count++] = i;
+	}
 	return (p->got = calloc((size_t)p->name_count + 1, sizeof *p->got)) ? 0 : -1;
 }
 
@@ -133,20 +140,13 @@ int fagen_pack_describe(fagen_pack_info *out, const fagen_pack *p, fagen_error *
 
 /* ---- finding ---- */
 
-static const char *name_of(const struct fagen_pack *p, int i)
-{
-	struct pack_item item;
-	pack_get(&item, &p->pack, p->first[i]);
-	return item.name;
-}
-
-const char *fagen_pack_name(const fagen_pack *p, int32_t i) { return i >= 0 && i < p->name_count ? name_of(p, i) : NULL; }
+const char *fagen_pack_name(const fagen_pack *p, int32_t i) { return i >= 0 && i < p->name_count ? p->names[i] : NULL; }
 
 static int name_find(const struct fagen_pack *p, const char *name)
 {
 	int low = 0, high = p->name_count;
 	while (low < high) {
-		const int middle = low + (high - low) / 2, order = strcmp(name_of(p, middle), name);
+		const int middle = low + (high - low) / 2, order = strcmp(p->names[middle], name);
 		if (!order)
 			return middle;
 		if (order < 0)
@@ -160,21 +160,16 @@ static int name_find(const struct fagen_pack *p, const char *name)
 static int name_fail(const struct fagen_pack *p, const char *name, struct fault *f)
 {
 	enum { SHOWN = 20 };
-	const char **names = calloc((size_t)p->name_count + 1, sizeof *names);
 	struct text all = {0};
-	for (int i = 0; names && i < p->name_count; i++) {
-		names[i] = name_of(p, i);
-		if (i < SHOWN)
-			text_addf(&all, "%s%s", i ? ", " : "", names[i]);
-	}
-	const char *near = names ? diag_nearest(name, names, p->name_count) : NULL;
+	for (int i = 0; i < p->name_count && i < SHOWN; i++)
+		text_addf(&all, "%s%s", i ? ", " : "", p->names[i]);
+	const char *near = diag_nearest(name, p->names, p->name_count);
 	if (near)
 		fault_fail(f, FAGEN_ERROR_PACK, "name", "The pack %s has no kernel '%.64s': did you mean '%s'?", p->name, name, near);
 	else
 		fault_fail(f, FAGEN_ERROR_PACK, "name", "The pack %s has no kernel '%.64s'; it has %s%s.", p->name, name,
 		           p->name_count ? text_str(&all) : "none", p->name_count > SHOWN ? ", ..." : "");
 	text_free(&all);
-	free(names);
 	return -1;
 }
 
@@ -202,7 +197,7 @@ static int target_choose(const struct target **target, int *record, const struct
 		fault_fail(f, FAGEN_ERROR_PACK, "device",
 		           "The pack %s has '%s' for %s, but device %d, %s, has compute capability %d.%d, which none of them runs "
 		           "on%s%s.",
-		           p->name, name_of(p, name), text_str(&had), d->ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10,
+		           p->name, p->names[name], text_str(&had), d->ordinal, d->gpu.name, d->gpu.cc / 10, d->gpu.cc % 10,
 		           d->target ? ": build the pack for " : " (nor does any target of this fagen)",
 		           d->target ? d->target->name : "");
 	text_free(&had);
