@@ -141,6 +141,7 @@ $(B)/examples/kernels.c: $(B)/examples/kernels.fgpk
 $(B)/examples/kernels.o: $(B)/examples/kernels.c
 	$(CC) $(CFLAGS) -c -o $@ $<
 $(B)/tests/t_pack_cli: | $(B)/fagen
+$(B)/tests/t_pack_run: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_pack_run: | $(B)/fagen $(B)/libfagen_rt.so $(B)/examples/pack $(B)/tests/fake/libcuda.so.1
 
 # t_pairs, t_ptx, t_watch: the GPU suite's lists of cases, its kernels, its watchdog.

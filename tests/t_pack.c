@@ -199,7 +199,7 @@ START_TEST(foreign_packs_are_named)
 }
 END_TEST
 
-/* Versions are told, not compared: the format and the launch ABI decide. */
+/* AOT-03, AOT-04. Versions are told, not compared: the format and the launch ABI decide. */
 START_TEST(a_build_suffix_is_no_difference)
 {
 	static const char *const versions[] = {"1.2.3", "1.2.3+cu130", "99", "", "a-version-that-is-longer-than-there-is-room-for-it"};

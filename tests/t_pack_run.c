@@ -13,6 +13,21 @@
 
 Suite *suite(void);
 
+static int allocations, fail_allocation, locks; /* fail_allocation: the number of the one that gives NULL; 0: none */
+void *__real_malloc(size_t n);
+void *__wrap_malloc(size_t n);
+void *__wrap_malloc(size_t n) { return ++allocations == fail_allocation ? NULL : __real_malloc(n); }
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size) { return ++allocations == fail_allocation ? NULL : __real_calloc(n, size); }
+int __real_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
+int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
+{
+	__atomic_add_fetch(&locks, 1, __ATOMIC_RELAXED);
+	return __real_pthread_mutex_lock(m);
+}
+
 static char work[64]; /* folder of this run: packs, and the cache of kernels */
 static struct fake fake;
 static fagen_runtime *rt;
@@ -185,7 +200,7 @@ START_TEST(the_best_target_of_the_device_is_taken)
 		ck_assert_ptr_eq(get(p, "one", i), k);
 		ck_assert_int_eq(fake.state->calls, calls); /* again: without the driver */
 	}
-	/* What runs on none is said when the kernel is got, and leaves the handle of another alone. */
+	/* AOT-06, AOT-05: what runs on none is said when the kernel is got, and leaves the handle of another alone. */
 	fagen_kernel *k = get(p, "one", 0), *before = k;
 	ck_assert_int_eq(fagen_pack_kernel(&k, p, "one", 3, &error), FAGEN_ERROR_PACK);
 	ck_says(FAGEN_ERROR_PACK, "device", "has 'one' for sm_80, sm_90a, but device 3, Tesla T4, has compute capability 7.5");
@@ -408,6 +423,42 @@ START_TEST(threads_share_a_kernel)
 }
 END_TEST
 
+START_TEST(asking_again_takes_no_lock_and_allocates_nothing)
+{
+	fagen_pack *p = open_some();
+	fagen_kernel *k = get(p, "one", 0), *again = NULL;
+	allocations = locks = 0;
+	int failed = 0;
+	for (int i = 0; i < 100; i++)
+		failed += fagen_pack_kernel(&again, p, "one", 0, &error) != FAGEN_OK;
+	const int seen = allocations, locked = locks; /* Check allocates too */
+	ck_assert(failed == 0 && seen == 0 && locked == 0 && again == k);
+	fagen_pack_kernel(&again, p, "none", 0, &error);
+	ck_assert_int_gt(allocations, 0); /* the counter counts: a message is allocated */
+}
+END_TEST
+
+START_TEST(opening_without_memory)
+{
+	size_t len;
+	free(some_pack(&len));
+	for (int n = 1;; n++) {
+		fagen_pack *p = NULL;
+		allocations = 0;
+		fail_allocation = n;
+		const int rc = fagen_pack_open(&p, rt, path, &error);
+		fail_allocation = 0;
+		if (rc == FAGEN_OK) {
+			ck_assert_int_gt(n, 3);
+			break;
+		}
+		ck_says(FAGEN_ERROR_MEMORY, "", "Out of memory");
+		ck_assert_ptr_null(p);
+		ck_assert_ptr_null(rt->packs);
+	}
+}
+END_TEST
+
 static double now_ns(void)
 {
 	struct timespec t;
@@ -517,6 +568,8 @@ Suite *suite(void)
 	tcase_add_test(t, code_that_the_driver_refuses_is_explained);
 	tcase_add_test(t, every_failing_call_leaves_no_half_object);
 	tcase_add_test(t, threads_share_a_kernel);
+	tcase_add_test(t, asking_again_takes_no_lock_and_allocates_nothing);
+	tcase_add_test(t, opening_without_memory);
 	tcase_add_test(t, opening_and_finding_are_fast);
 	suite_add_tcase(s, t);
 	TCase *l = tcase_create("linked");
