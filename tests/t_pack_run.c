@@ -228,6 +228,7 @@ END_TEST
 
 START_TEST(a_launch_is_checked_by_the_signature_in_the_pack)
 {
+	device_set(0, "NVIDIA H200", 9, 0);
 	fagen_pack *p = open_some();
 	fagen_kernel *k = get(p, "one", 0);
 	uint64_t words[1 << 10] = {0};
@@ -259,7 +260,8 @@ START_TEST(a_launch_is_checked_by_the_signature_in_the_pack)
 	ck_assert(l->grid == 2 * 2 && l->threads == 128 && l->smem == 50000);
 	ck_assert(abi.input[1].data == (uintptr_t)at && abi.input[1].stride[0] == 257); /* in the order of the spec */
 	ck_assert(abi.delta == (uintptr_t)at && abi.seqlens_k == (uintptr_t)at);
-	ck_assert_int_eq(fagen_backward(get(p, "one", 0), &a, NULL, &error), k->target == target_find("sm_80") ? FAGEN_OK : FAGEN_ERROR_INVALID);
+	ck_assert_int_eq(fagen_backward(k, &a, NULL, &error), FAGEN_ERROR_INVALID);
+	ck_says(FAGEN_ERROR_INVALID, "kernel", "has no backward pass");
 }
 END_TEST
 
@@ -515,14 +517,16 @@ START_TEST(libfagen_rt_has_packs_and_nothing_that_compiles)
 	char folder[512], command[2048], output[8192];
 	test_folder(folder);
 	snprintf(command, sizeof command,
-	         "nm -D --defined-only '%s/../libfagen_rt.so' | awk '$2 == \"T\" {print $3}' | sed 's,@.*,,' | grep -vE 'san|^_(init|fini)$' | tr '\\n' ' '",
+	         "nm -D --defined-only '%s/../libfagen_rt.so' | awk '$2 == \"T\" {print $3}' | sed 's,@.*,,' | "
+	         "grep -vE 'san|^_(init|fini)$' | tr '\\n' ' '",
 	         folder);
 	made_run(output, sizeof output, command);
 	ck_assert_str_eq(output, "fagen_backward fagen_close fagen_forward fagen_kernel_describe fagen_open fagen_pack_describe "
 	                         "fagen_pack_kernel fagen_pack_name fagen_pack_open fagen_pack_open_memory fagen_version "
 	                         "fagen_workspace_size ");
 	snprintf(command, sizeof command,
-	         "nm '%s/../libfagen_rt.so' | grep -E 'yaml|nvrtc|compiler_|spec_parse|spec_load|program_|plan_make|source_emit|store_open|store_get|embed_' ; "
+	         "nm '%s/../libfagen_rt.so' | grep -E 'yaml|nvrtc|compiler_|spec_parse|spec_load|program_|plan_make|"
+	         "source_emit|store_open|store_get|embed_'; "
 	         "readelf -d '%s/../libfagen_rt.so' | grep NEEDED | grep -E 'yaml|cuda|nvrtc'",
 	         folder, folder);
 	made_run(output, sizeof output, command);
