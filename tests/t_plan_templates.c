@@ -273,7 +273,7 @@ START_TEST(native_recipe)
 	ck_assert_ptr_nonnull(strstr(text_str(&text), line));
 	ck_assert_int_eq(strstr(text_str(&text), "piece queue size launch tile 0 unit 1 zeroed 1\n") != NULL, queued[_i].queue);
 	const char *const end = text_str(&text) + text.len;
-	const int len = snprintf(line, sizeof line, "map query rows %d\nmap key rows %d\nmap value rows %d\n", c->tile_m, c->tile_n,
+	const int len = snprintf(line, sizeof line, "map query rows 64\nmap key rows %d\nmap value rows %d\n", c->tile_n,
 	                         c->tile_n);
 	ck_assert_str_eq(end - len, line);
 	struct recipe back;
