@@ -14,6 +14,14 @@ int note_bytes(const struct program *p, const struct candidate *c, int words)
 	return visit == 16 ? (bytes + 7) / 8 * 8 : bytes;
 }
 
+void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
+{
+	if (!c->queue)
+		return;
+	recipe_piece_add(recipe, "queue", SIZE_LAUNCH, 0, 1);
+	recipe->piece[recipe->piece_count - 1].zeroed = 1;
+}
+
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
 {
 	if (!program->grads)
@@ -65,6 +73,7 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
 	if (!spec->deterministic)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	recipe_queue_add(recipe, c);
 	recipe_map_add(recipe, "query", c->tile_m);
 	recipe_map_add(recipe, "key", load_keys);
 	recipe_map_add(recipe, "value", load_keys);

@@ -15,6 +15,9 @@ static const double wgmma_flop_clk = 4096;
 /* Bytes of a struct Note: a visit and so many words, aligned as the visit is. */
 int note_bytes(const struct program *, const struct candidate *, int words);
 
+/* The queue of the candidate's persistent CTAs, if it has one. */
+void recipe_queue_add(struct recipe *, const struct candidate *);
+
 /* For `legal` of the backward: of gradients of inputs there are those of the sink. */
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *, const struct program *);
 /* For `shape` of the backward: cost_us of a visited tile. `moved`: bytes of shared memory that operands, dS and what arrives read and write;

@@ -6,9 +6,10 @@
 
 enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128, GROUP_ROWS = 64, QUERY_ROWS = GROUP_ROWS * WARPGROUPS };
 
-/* The norm that joins the terms, and what a CTA costs beside its visits, clocks of an SM. Thirty timings on an H200, d 64 to 128, causal and
- * full, sequences of 512 to 8k: predicted over measured 0.98 to 1.17, mean 1.04; the tile chosen at most 1.4% slower than the best one. */
-static const double overlap = 2.1, item_clocks = 6000;
+/* The norm that joins the terms, and what an item costs beside its visits, clocks of an SM. Sixteen timings on an H200, d 64 and 128, causal
+ * and full, sequences of 512 to 16k: predicted over measured 0.95 to 1.08, mean 1.03. Thirty of the tiles, when a CTA had one item: the one
+ * chosen at most 1.4% slower than the best. */
+static const double overlap = 2.1, item_clocks = 4000;
 /* What a CTA of fagen_backward_query costs beside its visits. A guess between those of the other native kernels, not fitted. */
 static const double query_item_clocks = 4500;
 
@@ -45,6 +46,16 @@ static int query_smem(const struct candidate *c, const struct spec *spec, const 
 			break;
 	}
 	return bytes;
+}
+
+/* Do all keys have the same query rows, by the runs of the mask? */
+static bool keys_alike(const struct program *program)
+{
+	for (int i = 0; i < program->run_count; i++)
+		for (int k = 0; k < program->run[i].count; k++)
+			if (program->run[i].bound[k].k != 0)
+				return false;
+	return true;
 }
 
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -120,6 +131,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->walk_warps = 1;
 	c->overlap = overlap;
 	c->item_clocks = item_clocks + (spec->deterministic ? query_item_clocks : 0);
+	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);
 	smem_term_add(c, "V", n * row_v);
@@ -132,10 +144,9 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (dropout) /* words and a barrier for each note */
 		smem_term_add(c, "dropout", 2 * c->stages * (WARPGROUPS * 2 * m * 4 + 8));
-	const int notes = 2 * c->stages;
-	const int barriers = 8 * (2 + 5 * c->stages + notes + 2 * 2);
-	smem_term_add(c, "barriers, walk",
-	              (barriers + notes * note_bytes(program, c, 3) + 12 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	const int notes = 2 * c->stages, note = note_bytes(program, c, spec->layout == LAYOUT_DENSE ? 9 : 11);
+	const int barriers = 8 * (4 + 5 * c->stages + notes + 2 * 2);
+	smem_term_add(c, "barriers, walk", (barriers + notes * note + 28 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
@@ -166,7 +177,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
-	native_backward_recipe(recipe, spec, program, c, GRID_KEY_TILES, c->tile_n);
+	native_backward_recipe(recipe, spec, program, c, GRID_PERSISTENT_KEYS, c->tile_n);
 	if (spec->deterministic)
 		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, QUERY_ROWS, 32 * c->warps, query_smem(c, spec, program, target));
 }

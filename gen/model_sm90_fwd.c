@@ -160,10 +160,7 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
 	recipe_kernel_add(recipe, "fagen_forward", GRID_PERSISTENT, c->tile_m, 32 * c->warps, c->smem_bytes);
-	if (c->queue) {
-		recipe_piece_add(recipe, "queue", SIZE_LAUNCH, 0, 1);
-		recipe->piece[recipe->piece_count - 1].zeroed = 1;
-	}
+	recipe_queue_add(recipe, c);
 	recipe_map_add(recipe, "query", GROUP_ROWS);
 	recipe_map_add(recipe, "key", c->tile_n);
 	recipe_map_add(recipe, "value", c->tile_n);

@@ -60,6 +60,8 @@ static double items_count(const struct recipe_kernel *main, const struct recipe_
 	struct recipe_kernel one = *main;
 	if (one.grid == GRID_PERSISTENT)
 		one.grid = GRID_QUERY_TILES;
+	else if (one.grid == GRID_PERSISTENT_KEYS)
+		one.grid = GRID_KEY_TILES;
 	return (double)recipe_grid_size(&one, shape);
 }
 

@@ -7,7 +7,7 @@
 #include "gen/recipe.h"
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
-                                                   "key_tiles_2", "scores",        "persistent"};
+                                                   "key_tiles_2", "scores",        "persistent", "persistent_keys"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
                                                    "tiles_k", "blocks",  "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
@@ -125,7 +125,8 @@ static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
 
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
-	if (kernel->tile < 1 || shape_negative(shape) || (kernel->grid == GRID_PERSISTENT && shape->sms < 1))
+	const bool persistent = kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS;
+	if (kernel->tile < 1 || shape_negative(shape) || (persistent && shape->sms < 1))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
@@ -134,6 +135,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	case GRID_QUERY_TILES_1:
 	case GRID_PERSISTENT: tiles = tiles_q; break;
 	case GRID_KEY_TILES:
+	case GRID_PERSISTENT_KEYS:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
 		break;
@@ -155,7 +157,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return kernel->grid == GRID_QUERY_TILES_1;
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
-	return kernel->grid == GRID_PERSISTENT && size > shape->sms ? shape->sms : size;
+	return persistent && size > shape->sms ? shape->sms : size;
 }
 
 int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe_shape *shape)

@@ -21,6 +21,7 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_KEY_TILES_2,    /* twice GRID_KEY_TILES: clusters of two CTAs, which have a tile together */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, but at most one CTA for each multiprocessor: they take the tiles in turn */
+	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES */
 	GRID_COUNT
 };
 

@@ -36,6 +36,7 @@ const char *const fuzz_words[] = {
 	"dim blocks_q size 0",
 	"key_tiles",
 	"key_tiles_2",
+	"persistent_keys",
 	"scores",
 	"rows_qk",
 	"256",

@@ -240,46 +240,56 @@ START_TEST(what_none_can_do)
 }
 END_TEST
 
-/* ---- the native forward ---- */
+/* ---- the native kernels of persistent CTAs ---- */
 
 static const struct {
-	const char *mask;
+	const char *mask; /* yaml */
 	enum batch_layout layout;
-	bool queue;
+	bool forward, backward; /* have a queue */
 } queued[] = {
-	{NULL, LAYOUT_DENSE, false}, /* every item takes as long */
-	{"causal", LAYOUT_DENSE, true},
-	{NULL, LAYOUT_PADDED, true},
-	{NULL, LAYOUT_PACKED, true},
+	{"none", LAYOUT_DENSE, false, false}, /* every item takes as long */
+	{"causal", LAYOUT_DENSE, true, true},
+	{"\"k < 1000\"", LAYOUT_DENSE, false, true}, /* all rows see the same keys, but some keys see none */
+	{"\"q >= 1000\"", LAYOUT_DENSE, true, false},
+	{"none", LAYOUT_PADDED, true, true},
+	{"none", LAYOUT_PACKED, true, true},
 };
 
-/* The recipe says what the kernel reads: three maps with the tiles as boxes, and a queue where items differ in length. */
+/* The recipe says what the kernel reads: maps with the tiles as boxes, and a queue where items differ in length. */
 START_TEST(native_recipe)
 {
-	struct spec spec = spec_plain(128, 128);
-	struct text text = {0};
-	char line[64];
-	if (queued[_i].mask)
-		spec_mask(&spec, queued[_i].mask, 0, 0);
-	spec.layout = queued[_i].layout;
-	must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &usual);
+	const bool backward = _i % 2;
+	const bool queue = backward ? queued[_i / 2].backward : queued[_i / 2].forward;
+	struct spec spec;
+	struct text yaml = {0}, text = {0};
+	struct diag diag = {0};
+	char line[128];
+	text_addf(&yaml, "head_dim: 128\nmask: %s\n", queued[_i / 2].mask);
+	ck_assert_msg(spec_parse(&spec, text_str(&yaml), yaml.len, "inline", &diag) == 0, "%s", text_str(&diag.text));
+	spec.layout = queued[_i / 2].layout;
+	must_make_with(&plan, backward ? &model_sm90_bwd : &model_sm90_fwd, &spec, "H200", &usual);
 	check_plan(&plan, &spec);
 	const struct candidate *c = best(&plan);
 	ck_assert_int_eq(c->walk_warps, 1);
-	ck_assert_int_eq(c->queue, queued[_i].queue);
+	ck_assert_int_eq(c->queue, queue);
 	ck_assert_int_eq(c->ctas_sm, 1);
 	recipe_print(&text, &plan.recipe);
-	snprintf(line, sizeof line, "kernel fagen_forward grid persistent tile %d threads %d ", c->tile_m, 32 * c->warps);
+	if (backward)
+		snprintf(line, sizeof line, "kernel fagen_backward grid persistent_keys tile %d threads %d ", c->tile_n, 32 * c->warps);
+	else
+		snprintf(line, sizeof line, "kernel fagen_forward grid persistent tile %d threads %d ", c->tile_m, 32 * c->warps);
 	ck_assert_ptr_nonnull(strstr(text_str(&text), line));
-	ck_assert_int_eq(strstr(text_str(&text), "piece queue size launch tile 0 unit 1 zeroed 1\n") != NULL, queued[_i].queue);
+	ck_assert_int_eq(strstr(text_str(&text), "piece queue size launch tile 0 unit 1 zeroed 1\n") != NULL, queue);
 	const char *const end = text_str(&text) + text.len;
-	const int len = snprintf(line, sizeof line, "map query rows 64\nmap key rows %d\nmap value rows %d\n", c->tile_n,
-	                         c->tile_n);
+	int len = snprintf(line, sizeof line, "map query rows %d\nmap key rows %d\nmap value rows %d\n", backward ? c->tile_m : 64, c->tile_n,
+	                   c->tile_n); /* forward Q comes for each warpgroup alone */
+	if (backward)
+		len += snprintf(line + len, sizeof line - (size_t)len, "map dout rows %d\n", c->tile_m);
 	ck_assert_str_eq(end - len, line);
 	struct recipe back;
-	struct diag diag = {0};
 	ck_assert_int_eq(recipe_parse(&back, text_str(&text), &diag), 0);
 	ck_assert_mem_eq(&back, &plan.recipe, sizeof back);
+	text_free(&yaml);
 	text_free(&text);
 	diag_free(&diag);
 }
@@ -404,7 +414,7 @@ Suite *suite(void)
 	tcase_add_test(t, pair_recipe);
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);
 	tcase_add_test(t, what_none_can_do);
-	tcase_add_loop_test(t, native_recipe, 0, sizeof queued / sizeof *queued);
+	tcase_add_loop_test(t, native_recipe, 0, 2 * sizeof queued / sizeof *queued);
 	tcase_add_test(t, maps_and_others_are_printed);
 	tcase_add_test(t, speculation);
 	tcase_add_test(t, native_anchors);

@@ -359,7 +359,8 @@ START_TEST(grid_counts)
 		                                      tiles_k * heads,
 		                                      2 * tiles_k * s.heads_kv * s.batch,
 		                                      tiles_q * tiles_k * heads,
-		                                      tiles_q * heads < s.sms ? tiles_q * heads : s.sms};
+		                                      tiles_q * heads < s.sms ? tiles_q * heads : s.sms,
+		                                      tiles_k * s.heads_kv * s.batch < s.sms ? tiles_k * s.heads_kv * s.batch : s.sms};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
 		const struct recipe_piece p = {.tile = (int)rng_in(0, 200),
@@ -424,6 +425,8 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room < s.sms ? 6 * room : s.sms);
 		k.grid = GRID_KEY_TILES;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room);
+		k.grid = GRID_PERSISTENT_KEYS;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room < s.sms ? 2 * room : s.sms);
 		k.grid = GRID_KEY_TILES_Q;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
 		k.grid = GRID_KEY_TILES_2; /* even, whatever the shape */
@@ -454,6 +457,11 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
 	none.sms = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);
+	k.grid = GRID_PERSISTENT_KEYS; /* likewise, by key tiles and their heads */
+	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 1, 1, INT32_MAX)), 132);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 2, 1, INT32_MAX)), -1);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 2, 0, 3)), 6);
 	k.tile = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, 1, 1)), -1);
 	struct recipe_piece p = {.tile = 128, .unit = 128, .size = SIZE_ROWS_QK};

@@ -1,4 +1,4 @@
-// Backward for sm_90a (FlashAttention-3, Shah et al. 2024): a CTA owns a tile of 128 keys of one key/value head, and the query
+// Backward for sm_90a (FlashAttention-3, Shah et al. 2024): persistent CTAs take tiles of 128 keys of one key/value head, and the query
 // tiles that see them stream past, one query head of the group after the other. Warpgroup 0 loads: its first warp walks and issues
 // bulk copies, the others stage inputs and make dropout's words. The other two own 64 keys each, whose dK and dV stay in their
 // registers. Products of a visit:
@@ -9,7 +9,11 @@
 // that add, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
 // With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
 //
-// Inputs of the head and of the keys are loaded when the query head changes; they have two buffers, which take turns.
+// An item is a tile of keys that some query tile sees; those that none sees get their zeros from the loading warp, and nobody else hears of
+// them. Visits of all items are numbered through, and a visit's note says all of its item. Q and dO of the next item are loaded while this
+// one's last visits are computed, V and K, of which there is one each, as soon as its last products have read them: while dK and dV are stored.
+//
+// Inputs of the head and of the keys are loaded when the query head or the item changes; they have two buffers, which take turns.
 
 constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
@@ -38,6 +42,20 @@ struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 // hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
 constexpr int SUM_BLOCK = 128;
 
+// What is said of a visit and of its item. item: its number among those of this CTA. before: index of the item's visit before, -1 in its
+// first one. last: 1 in its last one. Lengths are the entry's.
+using Lengths = WalkLengths<LAYOUT != LAYOUT_DENSE>;
+struct ItemNote : Note, Lengths {
+	Keys own;
+	int item, before, last;
+};
+
+// What the loading warp keeps of its item here and not in registers, which are few. row_q, row_k: of the tensors, the entry's first and that
+// of the first key. turn: of the query head that it is at.
+struct Taken : Keys {
+	int row_q, row_k, item, turn;
+};
+
 // With SUMS there is what dQ passes through; functions that name it are templates over Smem, compiled where it is.
 template <bool SUMS> struct Tiles {
 	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
@@ -56,16 +74,16 @@ template <> struct Tiles<false> {
 struct alignas(16) Smem : Tiles<!DETERMINISTIC> {
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders.
-	unsigned long long key_full, value_full;
+	unsigned long long key_full, key_empty, value_full, value_empty; // of items in turn
 	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them the inputs
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
 	unsigned long long inputs_full[STAGES];
 	unsigned long long note_full[NOTES]; // for the helpers
 	// Writers of dS, each warp, before both warpgroups' dQ, and the other way round. Nobody uses them with DETERMINISTIC.
 	unsigned long long dscore_full[2], dscore_empty[2];
-	Note note[NOTES];
-	Keys own;        // here and not in registers, which are full
-	WalkShared walk; // over the query tiles
+	ItemNote note[NOTES];
+	Taken own;       // the loading warp's: whose query tiles are walked
+	WalkShared walk; // over them
 };
 using Buffers = Staged<2, STAGES, 2, STAGES>;
 static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_bwd.c disagree");
@@ -74,63 +92,137 @@ enum { BARRIER_GROUP = 1 }; // id of a named barrier for each warpgroup
 
 // ---- loading: warpgroup 0 ----
 
-// The first warp: notes, and the tiles of K, V, Q and dO.
-DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const Keys &own)
+DEVICE unsigned item_count(const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED)
+		return (p.total_k / TILE_N + p.batch) * p.heads_kv;
+	else
+		return ceil_div(p.seqlen_k, TILE_N) * p.heads_kv * p.batch;
+}
+
+// dK = dV = 0 of keys that nothing sees; by one warp.
+template <int COLUMNS> DEVICE void rows_zero(const fagen_abi_tensor &t, const fagen_abi &p, const Keys &own)
+{
+	unsigned short *const row0 = head_address(t, own.b, own.h, first_k(&p, own.b));
+	const int rows = int_min(slot_k(&p, own.b) - own.k0, TILE_N);
+#pragma unroll 1
+	for (int i = mov_tid_x() % 32; i < rows * (COLUMNS / 8); i += 32)
+		*reinterpret_cast<uint4 *>(row0 + (own.k0 + i / (COLUMNS / 8)) * t.stride_seq + i % (COLUMNS / 8) * 8) = make_uint4(0, 0, 0, 0);
+}
+
+// The tiles of a visit whose note is written, and in an item's first one those of K and V. By one thread.
+DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, unsigned visit)
+{
+	const ItemNote &note = smem.note[visit % NOTES];
+	const Taken &own = smem.own;
+	const int stage = visit % STAGES, batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b;
+	const unsigned parity = (visit / STAGES & 1) ^ 1;
+	const auto query_load = [&] {
+		mbarrier_wait(smem.query_empty[stage], parity);
+		panels_load(smem.query[stage], maps.query, smem.query_full[stage], own.row_q + note.tile * TILE_M, note.head, batch,
+		            sizeof(Statistics));
+		cp_async_bulk(cvta_shared(&smem.rows.of[stage]), tile_statistics(p, note.index), sizeof(Statistics), smem.query_full[stage]);
+	};
+	const auto dout_load = [&] {
+		mbarrier_wait(smem.dout_empty[stage], parity);
+		panels_load(smem.dout[stage], maps.dout, smem.dout_full[stage], own.row_q + note.tile * TILE_M, note.head, batch);
+	};
+	const auto key_load = [&] { // the item before: its last dQ is done
+		mbarrier_wait(smem.key_empty, (note.item & 1) ^ 1);
+		panels_load(smem.key, maps.key, smem.key_full, own.row_k, own.h, batch);
+	};
+	const auto value_load = [&] { // the item before: its last dP is done
+		mbarrier_wait(smem.value_empty, (note.item & 1) ^ 1);
+		panels_load(smem.value, maps.value, smem.value_full, own.row_k, own.h, batch);
+	};
+	if (visit == 0) { // all buffers are free: in the order in which they are used
+		key_load();
+		query_load();
+		value_load();
+		dout_load();
+	} else { // in that in which they become free
+		const bool first = note.before < 0;
+		if (first) { // from memory to L2 while the item before is computed
+			panels_prefetch(smem.key, maps.key, own.row_k, own.h, batch);
+			panels_prefetch(smem.value, maps.value, own.row_k, own.h, batch);
+		}
+		dout_load();
+		query_load();
+		if (first) {
+			value_load();
+			key_load();
+		}
+	}
+}
+
+// The first warp: items, notes, and the tiles of K, V, Q and dO. A note is written when those of all visits but the last three are done with.
+DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
 	const bool leader = elect_sync();
-	const int b = own.b, group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
-	const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_q = first_q(&p, b), row_k = first_k(&p, b) + own.k0;
-	const int index = tile_index(p, b, 0, 0), tiles = tile_room(p.cu_seqlens_q, p.seqlen_q, b, TILE_M);
+	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
+	Taken &own = smem.own;
+	unsigned visit = 0, number;
 	if (leader)
-		walk_begin<false>(smem.walk, p, b, own.k0);
-	__syncwarp();
-	unsigned visit = 0;
-	int turn = 1;
-	const auto note_write = [&](int head, int tile, int class_) {
-		Note &note = smem.note[visit % NOTES];
-		visit_note<false>(note, p, b, head, own.k0, tile, class_);
-		if (leader)
-			note.head = head, note.turn = turn, note.index = index + head * tiles + tile;
-		__syncwarp(); // the note's writers before the leader's arrivals
-		if (HELPER_THREADS && leader)
-			mbarrier_arrive(smem.note_full[visit % NOTES]);
-	};
+		own.item = -1, own.turn = 1;
 #pragma unroll 1
-	for (int head = own.h * group; head < (own.h + 1) * group; head++) {
-		int next = smem.walk.stream.next, tile = -1, class_ = TILE_EMPTY;
-		bool first = true;
+	for (unsigned round = 0; (number = item_number(p, round, leader)) < item_count(p); round++) {
+		const Keys placed = keys_placed(p, number);
+		if (placed.k0 < 0)
+			continue;
+		__syncwarp(); // readers of the walk before the writer of the next one
+		if (leader) {
+			static_cast<Keys &>(own) = placed;
+			own.row_q = first_q(&p, placed.b), own.row_k = first_k(&p, placed.b) + placed.k0;
+			walk_begin<false>(smem.walk, p, placed.b, placed.k0);
+		}
+		__syncwarp();
+		int head = own.h * group, next = smem.walk.stream.next, tile = -1, class_ = TILE_EMPTY;
+		const auto advance = [&] { // to the next tile, of this query head or a later one of the group
+			while (!walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_)) {
+				if (++head == (own.h + 1) * group)
+					return false;
+				next = smem.walk.stream.next;
+			}
+			return true;
+		};
+		if (!advance()) {
+			rows_zero<HEAD_DIM_QK>(p.dkey, p, own);
+			rows_zero<HEAD_DIM_V>(p.dvalue, p, own);
+			continue;
+		}
+		int head_before = -1;
+		bool more = true;
 #pragma unroll 1
-		while (walk_next<false>(smem.walk, p, b, head, own.k0, next, tile, class_)) {
-			turn ^= first;
-			first = false;
-			note_write(head, tile, class_);
+		while (more) {
+			ItemNote &note = smem.note[visit % NOTES];
+			visit_note<false>(note, p, own.b, head, own.k0, tile, class_);
 			if (leader) {
-				const int stage = visit % STAGES, row = row_q + tile * TILE_M;
-				const unsigned parity = (visit / STAGES & 1) ^ 1;
-				const auto query_load = [&] {
-					mbarrier_wait(smem.query_empty[stage], parity);
-					panels_load(smem.query[stage], maps.query, smem.query_full[stage], row, head, batch,
-					            sizeof(Statistics));
-					cp_async_bulk(cvta_shared(&smem.rows.of[stage]), tile_statistics(p, index + head * tiles + tile),
-					              sizeof(Statistics), smem.query_full[stage]);
-				};
-				if (visit == 0)
-					panels_load(smem.key, maps.key, smem.key_full, row_k, own.h, batch);
-				if (visit < STAGES) // then in the order in which they are used, later in that in which they become free
-					query_load();
-				if (visit == 0)
-					panels_load(smem.value, maps.value, smem.value_full, row_k, own.h, batch);
-				mbarrier_wait(smem.dout_empty[stage], parity);
-				panels_load(smem.dout[stage], maps.dout, smem.dout_full[stage], row, head, batch);
-				if (visit >= STAGES)
-					query_load();
+				own.item += head_before < 0;
+				own.turn ^= head != head_before;
+				note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, tile);
+				note.own = own, note.item = own.item;
+				note.before = head_before < 0 ? -1 : smem.note[(visit - 1) % NOTES].index;
+				static_cast<Lengths &>(note) = smem.walk;
+			}
+			head_before = head;
+			more = advance();
+			if (leader)
+				note.last = !more;
+			__syncwarp(); // the note's writers before the leader's arrivals
+			if (leader) {
+				if constexpr (HELPER_THREADS > 0)
+					mbarrier_arrive(smem.note_full[visit % NOTES]);
+				visit_load(smem, p, maps, visit);
 			}
 			__syncwarp();
 			visit++;
 		}
 	}
-	note_write(0, -1, TILE_EMPTY);
+	visit_note<false>(smem.note[visit % NOTES], p, 0, 0, 0, -1, TILE_EMPTY);
+	__syncwarp(); // the note's writer before the leader's arrivals
 	if (leader) {
+		if constexpr (HELPER_THREADS > 0)
+			mbarrier_arrive(smem.note_full[visit % NOTES]);
 		mbarrier_wait(smem.query_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
 		mbarrier_arrive(smem.query_full[visit % STAGES]);
 	}
@@ -141,20 +233,21 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 // computed anew is: registers are few.
 template <class Rows> DEVICE void visit_words_make(Rows &rows, const Smem &smem, const fagen_abi &p, unsigned visit)
 {
-	const Note &note = smem.note[visit % NOTES];
-	const DropoutKey key = dropout_key(p, smem.own.b, note.head);
-	kept_make<HELPER_THREADS, WARPGROUPS>(rows.kept[visit % NOTES][0], key, note.tile * TILE_M, smem.own.k0);
+	const ItemNote &note = smem.note[visit % NOTES];
+	const DropoutKey key = dropout_key(p, note.own.b, note.head);
+	kept_make<HELPER_THREADS, WARPGROUPS>(rows.kept[visit % NOTES][0], key, note.tile * TILE_M, note.own.k0);
 	__syncwarp(); // the warp's words, and what it reads of the note, before its arrival
 	if (mov_tid_x() % 32 == 0)
 		mbarrier_arrive(rows.kept_full[visit % NOTES]);
 }
 // The other warps: inputs, and dropout's words.
-DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own)
+DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
-	visits_prepare<HELPER_THREADS>(smem, staged, p, own, [&](unsigned visit) {
+	const auto more = [&](unsigned visit) {
 		if constexpr (DROPOUT)
 			visit_words_make(smem.rows, smem, p, visit);
-	});
+	};
+	visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; }, more);
 }
 
 // ---- computing: a warpgroup and its 64 keys ----
@@ -328,26 +421,26 @@ template <class Shared> DEVICE void dquery_add(Shared &smem, float *sums, const 
 	}
 }
 
-// What a warpgroup has of its keys.
+// A warpgroup, and the visit that it is at.
 struct Attended {
 	const int group;
 	unsigned visit;
-	int index; // of the query tile of the visit before
 };
 
-// One visit: four products of its own, and dQ of the visit before; in the first one that product is of nothing, and nobody looks at it.
+// One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
 // Nothing is under way when it begins or ends.
 template <class Shared>
 DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], Attended &at, Shared &smem,
                          const Buffers &staged, const fagen_abi &p)
 {
-	const Note &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
+	const ItemNote &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
 	const int stage = at.visit % STAGES, group = at.group;
 	const unsigned parity = at.visit / STAGES & 1;
 	const bool first = first_thread();
 	const auto leads = [&] { return DETERMINISTIC ? first_thread() : first; }; // kept from here it would cost a spill there
+	mbarrier_wait(smem.query_full[stage], parity);
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
-		const int rows = walk_sq(smem.walk, p) - note.tile * TILE_M;
+		const int rows = walk_sq(note, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
 			mbarrier_wait(smem.dout_full[stage], parity);
 			rows_clear(smem.query[stage], rows);
@@ -366,15 +459,15 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	if constexpr (INPUTS)
 		mbarrier_wait(smem.inputs_full[stage], parity);
 	const Inputs in = {staged.head(note.turn), staged.rows(stage), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
-	                   smem.own.k0,              note.bits};
+	                   note.own.k0,              note.bits};
 	const bool partial = note.tile_class != TILE_FULL;
 	if constexpr (SCORE_IDENTITY)
 		if (partial)
-			scores_hide(s, p, in, smem.own.b, note.head);
+			scores_hide(s, p, in, note.own.b, note.head);
 	if (SCORE_IDENTITY || !partial)
-		probabilities<false>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
+		probabilities<false>(s, prob, p, in, note.own.b, note.head, smem.rows.of[stage].lse2);
 	else
-		probabilities<true>(s, prob, p, in, smem.own.b, note.head, smem.rows.of[stage].lse2);
+		probabilities<true>(s, prob, p, in, note.own.b, note.head, smem.rows.of[stage].lse2);
 	prob_make(prob, s, words_of(smem.rows, at.visit, group));
 	product_rs(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dP, while dV is under way
@@ -389,7 +482,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		__syncwarp(); // writers of dS before the arrival of their warp
 		if (mov_tid_x() % 32 == 0)
 			mbarrier_arrive(smem.dscore_full[buffer]);
-		mbarrier_wait(smem.dscore_full[before], ((at.visit + 1) / 2 & 1) ^ 1); // before the first visit there is none: ended
+		mbarrier_wait(smem.dscore_full[before], ((at.visit + 1) / 2 & 1) ^ 1); // before visit 0 there is none: ended
 		dquery_issue(dquery, smem, group, before);
 	}
 	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
@@ -400,12 +493,11 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	if constexpr (!DETERMINISTIC) {
 		wgmma_wait_group<1>(); // dQ
 		registers_pin(dquery);
-		if (at.visit > 0) {
+		if (note.before >= 0) {
 			if (leads())
 				mbarrier_arrive(smem.dscore_empty[before]);
-			dquery_add(smem, tile_sums(p, at.index), dquery, group);
+			dquery_add(smem, tile_sums(p, note.before), dquery, group);
 		}
-		at.index = note.index;
 	}
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
@@ -413,46 +505,9 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		mbarrier_arrive(smem.query_empty[stage]);
 }
 
-template <class Shared> DEVICE void keys_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
+// dK and dV of this warpgroup's keys.
+DEVICE void keys_store(const float (&dkey)[HEAD_DIM_QK / 2], const float (&dvalue)[HEAD_DIM_V / 2], const fagen_abi &p, const Keys &own)
 {
-	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
-	Attended at = {group, 0, 0};
-	float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
-#pragma unroll
-	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
-		dkey[i] = 0;
-#pragma unroll
-	for (int i = 0; i < HEAD_DIM_V / 2; i++)
-		dvalue[i] = 0;
-	if (visit_wait(smem, 0)) {
-		mbarrier_wait(smem.key_full, 0);
-		mbarrier_wait(smem.value_full, 0);
-		if constexpr (LAYOUT != LAYOUT_DENSE) {
-			const int rows = walk_sk(smem.walk, p) - smem.own.k0;
-			if (rows < TILE_N) {
-				rows_clear(smem.key, rows);
-				rows_clear(smem.value, rows);
-				barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
-			}
-		}
-#pragma unroll 1
-		do {
-			visit_attend(dkey, dvalue, at, smem, staged, p);
-			at.visit++;
-		} while (visit_wait(smem, at.visit));
-		if constexpr (!DETERMINISTIC) {
-			const unsigned last = at.visit - 1;
-			float dquery[DQUERY_ROWS / 2];
-			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
-			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((at.visit + 1) / 2 & 1) ^ 1);
-			dquery_issue(dquery, smem, group, last % 2);
-			wgmma_wait_group<0>();
-			registers_pin(dquery);
-			dquery_add(smem, tile_sums(p, at.index), dquery, group);
-		}
-	}
-
-	const Keys own = smem.own;
 	const int first = first_k(&p, own.b), k = own.k0 + lane_key(), t = lane_row() / 2;
 	unsigned short *const dkey_row = head_address(p.dkey, own.b, own.h, first), *const dvalue_row = head_address(p.dvalue, own.b, own.h, first);
 #pragma unroll
@@ -461,6 +516,57 @@ template <class Shared> DEVICE void keys_attend(Shared &smem, const Buffers &sta
 		const bool used = LAYOUT == LAYOUT_DENSE || row < sequence_k(&p, own.b), written = row < slot_k(&p, own.b);
 		accumulators_store<HEAD_DIM_QK>(dkey_row + row * p.dkey.stride_seq, dkey, r, SOFTMAX_SCALE, t, used, written);
 		accumulators_store<HEAD_DIM_V>(dvalue_row + row * p.dvalue.stride_seq, dvalue, r, KEEP_SCALE, t, used, written);
+	}
+}
+
+template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
+{
+	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
+	Attended at = {group, 0};
+#pragma unroll 1
+	while (visit_wait(smem, at.visit)) {
+		const ItemNote &first = smem.note[at.visit % NOTES];
+		float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
+#pragma unroll
+		for (int i = 0; i < HEAD_DIM_QK / 2; i++)
+			dkey[i] = 0;
+#pragma unroll
+		for (int i = 0; i < HEAD_DIM_V / 2; i++)
+			dvalue[i] = 0;
+		mbarrier_wait(smem.key_full, first.item & 1);
+		mbarrier_wait(smem.value_full, first.item & 1);
+		if constexpr (LAYOUT != LAYOUT_DENSE) {
+			const int rows = walk_sk(first, p) - first.own.k0;
+			if (rows < TILE_N) {
+				rows_clear(smem.key, rows);
+				rows_clear(smem.value, rows);
+				barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of zeros before the products that read them
+			}
+		}
+#pragma unroll 1
+		do
+			visit_attend(dkey, dvalue, at, smem, staged, p);
+		while (!smem.note[at.visit++ % NOTES].last);
+
+		const unsigned last = at.visit - 1;
+		const ItemNote &note = smem.note[last % NOTES];
+		float dquery[DQUERY_ROWS / 2];
+		if (first_thread()) // the item's products have read V; dQ reads K once more
+			mbarrier_arrive(smem.value_empty);
+		if constexpr (!DETERMINISTIC) {
+			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
+			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((at.visit + 1) / 2 & 1) ^ 1);
+			dquery_issue(dquery, smem, group, last % 2);
+			wgmma_wait_group<0>();
+			registers_pin(dquery);
+			if (first_thread())
+				mbarrier_arrive(smem.dscore_empty[last % 2]);
+		}
+		if (first_thread())
+			mbarrier_arrive(smem.key_empty);
+		if constexpr (!DETERMINISTIC)
+			dquery_add(smem, tile_sums(p, note.index), dquery, group);
+		keys_store(dkey, dvalue, p, note.own);
 	}
 	if (!DETERMINISTIC && mov_tid_x() % 32 == 0)
 		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them
@@ -472,13 +578,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
-	const Keys own = keys_taken<1>(p);
-	if (own.k0 < 0)
-		return;
 	if (threadIdx.x == 0) {
-		smem.own = own;
 		mbarrier_init(smem.key_full, 1);
+		mbarrier_init(smem.key_empty, WARPGROUPS);
 		mbarrier_init(smem.value_full, 1);
+		mbarrier_init(smem.value_empty, WARPGROUPS);
 		for (int i = 0; i < STAGES; i++) {
 			mbarrier_init(smem.query_full[i], 1);
 			mbarrier_init(smem.query_empty[i], WARPGROUPS);
@@ -500,12 +604,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	if (group == 0) {
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0)
-			tiles_load(smem, p, maps, own);
+			tiles_load(smem, p, maps);
 		else if (HELPER_THREADS)
-			helpers_prepare(smem, staged, p, own);
+			helpers_prepare(smem, staged, p);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
-		keys_attend(smem, staged, p);
+		items_attend(smem, staged, p);
 	}
 }
 

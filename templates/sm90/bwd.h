@@ -24,25 +24,25 @@ struct Keys { int b, h, k0; }; // k0 below 0: nothing
 // see under a lower-triangular mask, go first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
-// What a cluster of CTAS owns.
-template <int CTAS> DEVICE Keys keys_taken(const fagen_abi &p)
+// What tile number i of the launch is. All lanes of a warp call it.
+DEVICE Keys keys_placed(const fagen_abi &p, unsigned i)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const Owned own = keys_owned<TILE_N>(p, p.heads_kv, blockIdx.x / CTAS);
+		const Owned own = keys_owned<TILE_N>(p, p.heads_kv, i);
 		return {own.b, own.h, own.tile * TILE_N};
 	} else {
 		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
 		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
 		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
-		const Placed at = section_placed(blockIdx.x / CTAS, tiles, section, heads);
+		const Placed at = section_placed(i, tiles, section, heads);
 		return {at.head / p.heads_kv, at.head % p.heads_kv, at.tile * TILE_N};
 	}
 }
 
 // The last COUNT threads of warpgroup 0 prepare visits: `more(visit)`, which needs no buffer to be free, then inputs. A visit's inputs are
-// free with its Q; the head's and the keys' have STAGES buffers, which take turns.
-template <int COUNT, class Smem, class Buffers, class More>
-DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, const Keys &own, More more)
+// free with its Q; the head's and the keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
+template <int COUNT, class Smem, class Buffers, class KeysOf, class More>
+DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, KeysOf keys_of, More more)
 {
 	const int thread = mov_tid_x() - (GROUP_THREADS - COUNT);
 	int turn_before = -1;
@@ -55,6 +55,7 @@ DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p
 			return;
 		more(visit);
 		if constexpr (INPUTS) {
+			const Keys own = keys_of(smem.note[visit % NOTES]);
 			mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
 			if constexpr (ROW_INPUTS)
 				rows_load(staged.rows(stage), &p, own.b, head, tile * TILE_M, thread, COUNT);

@@ -530,7 +530,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
-	const Keys own = keys_taken<2>(p);
+	const Keys own = keys_placed(p, blockIdx.x / 2);
 	if (own.k0 < 0)
 		return; // both
 	if (threadIdx.x == 0) {
@@ -563,7 +563,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 			if (elect_sync())
 				douts_load(smem, p, maps, own);
 		} else if (INPUTS) {
-			visits_prepare<INPUT_THREADS>(smem, staged, p, own, [](unsigned) {});
+			visits_prepare<INPUT_THREADS>(smem, staged, p, [&](const Note &) { return own; }, [](unsigned) {});
 		}
 	} else if (group == 1) {
 		setmaxnreg_inc<VALUE_REGISTERS>();

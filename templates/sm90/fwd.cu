@@ -110,17 +110,6 @@ DEVICE float quad_sum(float x)
 // first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
-// The item that a CTA takes in its round-th turn, of all items in their order: there and back again, so that everybody gets
-// the same when lengths fall evenly. With QUEUE they do not, and whoever is free takes the next one.
-DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
-{
-	if (!QUEUE || round == 0)
-		return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
-	unsigned taken = 0;
-	if (leader)
-		taken = atomicAdd(reinterpret_cast<unsigned *>(p.queue), 1u);
-	return gridDim.x + __reduce_max_sync(~0u, taken);
-}
 // What item number i of the launch is; tile -1: nothing.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 {

@@ -4,6 +4,19 @@ constexpr int GROUP_THREADS = 128; // of a warpgroup
 
 DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; } // of its warpgroup
 
+// The item that a persistent CTA takes in its round-th turn, of all items in their order: there and back again, so that everybody gets
+// the same when lengths fall evenly. With QUEUE they do not, and whoever is free takes the next one. All lanes of a warp call it, one
+// of them as its leader.
+DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
+{
+	if (!QUEUE || round == 0)
+		return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+	unsigned taken = 0;
+	if (leader)
+		taken = atomicAdd(reinterpret_cast<unsigned *>(p.queue), 1u);
+	return gridDim.x + __reduce_max_sync(~0u, taken);
+}
+
 // Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
 DEVICE void quad_transpose(unsigned (&w)[4], int t)
 {
@@ -48,6 +61,15 @@ DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_
 #pragma unroll
 	for (int i = 0; i < PANELS; i++)
 		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
+}
+
+// The same tile on its way to L2, for a panels_load that comes later.
+template <int PANELS, int ROWS>
+DEVICE void panels_prefetch(const unsigned short (&)[PANELS][ROWS][64], const fagen_abi_map &map, int row, int head, int batch)
+{
+#pragma unroll
+	for (int i = 0; i < PANELS; i++)
+		cp_async_bulk_prefetch_tensor_4d(map, 64 * i, row, head, batch);
 }
 
 // Zeros in place of all rows but the first `rows`. Those past an entry's length belong to somebody else or to nobody, and a zero does
