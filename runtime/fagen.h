@@ -136,6 +136,42 @@ typedef struct fagen_kernel_info {
 	int32_t tile_m[2], tile_n[2];
 } fagen_kernel_info;
 
+enum { FAGEN_BF16 = 0, FAGEN_FP16 = 1, FAGEN_FLOAT32 = 2, FAGEN_INT32 = 3, FAGEN_UINT8 = 4 };
+enum { FAGEN_DENSE = 0, FAGEN_PADDED = 1, FAGEN_PACKED = 2 };
+enum {
+	FAGEN_DIM_NUMBER = 0,        /* of the size that the spec says */
+	FAGEN_DIM_BATCH = 1,
+	FAGEN_DIM_HEADS = 2,
+	FAGEN_DIM_HEADS_KV = 3,
+	FAGEN_DIM_SEQ_Q = 4,
+	FAGEN_DIM_SEQ_K = 5,
+	FAGEN_DIM_BLOCKS_Q = 6,
+	FAGEN_DIM_BLOCKS_K = 7
+};
+
+typedef struct fagen_spec_info {
+	uint32_t struct_size;
+	int32_t head_dim_qk, head_dim_v;
+	int32_t dtype;               /* FAGEN_BF16, FAGEN_FP16 */
+	int32_t layout;              /* FAGEN_DENSE ... */
+	int32_t kv_group;            /* query heads per key/value head; 0: any */
+	int32_t backward;            /* nonzero: has this pass */
+	int32_t lse;                 /* nonzero: forward writes it */
+	int32_t block_q, block_k;    /* positions of a block of the layout; 0: the spec has none */
+	double dropout;              /* as it is done: in steps of 1/256 */
+	size_t input_count;
+} fagen_spec_info;
+
+typedef struct fagen_input_info { /* what a fagen_input must be */
+	uint32_t struct_size;
+	int32_t dtype;               /* FAGEN_BF16 ... */
+	int32_t grad;                /* nonzero: backward writes its gradient when asked */
+	int32_t dims;
+	char name[32];
+	int32_t dim[4];              /* FAGEN_DIM_* */
+	int64_t size[4];             /* of FAGEN_DIM_NUMBER */
+} fagen_input_info;
+
 FAGEN_API const char *fagen_version(void);
 
 /* Makes no CUDA call and writes nothing. config NULL: all defaults. A file that $FAGEN_DEVICES names and that is none of
@@ -147,6 +183,9 @@ FAGEN_API void fagen_close(fagen_runtime *);
 FAGEN_API int fagen_spec_load(fagen_spec **, fagen_runtime *, const char *path, fagen_error *);
 /* `name` is what messages call the text. */
 FAGEN_API int fagen_spec_parse(fagen_spec **, fagen_runtime *, const char *yaml, size_t len, const char *name, fagen_error *);
+/* What a spec says that its caller must know, and its inputs one by one: those that it declares, then those of its presets. */
+FAGEN_API int fagen_spec_describe(fagen_spec_info *, const fagen_spec *, fagen_error *);
+FAGEN_API int fagen_spec_input(fagen_input_info *, const fagen_spec *, size_t index, fagen_error *);
 
 /* Plans, compiles or fetches from the cache, and loads every kernel of the spec's passes for a CUDA device ordinal.
  * A second call for the same class returns the same kernel. problem NULL: as the spec assumes.
@@ -174,8 +213,6 @@ FAGEN_API int fagen_backward(const fagen_kernel *, const fagen_args *, fagen_str
  * LSE is what a kernel with outputs: [out, lse] writes. Where it is -inf a part saw no key: its O is not looked at, and where
  * both are -inf, O = 0 and LSE = -inf. More parts are merged one after the other. No spec is involved: one merger serves
  * every type and shape. */
-
-enum { FAGEN_BF16 = 0, FAGEN_FP16 = 1, FAGEN_FLOAT32 = 2 };
 
 typedef struct fagen_merge_args {
 	uint32_t struct_size;
