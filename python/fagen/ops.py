@@ -1,0 +1,286 @@
+"""fagen.attention, fagen.sdpa and fagen.flex: PyTorch's side of a launch."""
+import json
+import os
+from typing import Any, Dict, List, Optional, Tuple, Union
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from . import launch, spec as specs
+from .launch import DTYPE_NAMES, DTYPES, EQUAL, Lengths
+
+SpecLike = Union[str, "os.PathLike[str]", Dict[str, Any]]
+
+# ---- the operator: what torch.compile, functorch and dispatch modes see ----
+
+
+@torch.library.custom_op("fagen::forward", mutates_args=())
+def forward_op(q: Tensor, k: Tensor, v: Tensor, spec: str, inputs: List[Tensor], seqlens_q: Optional[Tensor], seqlens_k: Optional[Tensor],
+               cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor], max_q: int, max_k: int, rng: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+    s = specs.get(spec)
+    out, lse = launch.forward(s, q, k, v, tuple(inputs), lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k), rng)
+    return out, q.new_empty(0, dtype=torch.float32) if lse is None else lse
+
+
+@forward_op.register_fake
+def _(q, k, v, spec, inputs, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k, rng):
+    s = specs.get(spec)
+    launch.check(s, q, k, v, inputs, lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k))
+    out = torch.empty_strided(*launch.result_like(s, q, s.d_v), dtype=q.dtype, device=q.device)
+    form = launch.lse_like(s, q) if s.lse else ((0,), (1,))
+    return out, torch.empty_strided(*form, dtype=torch.float32, device=q.device)
+
+
+@torch.library.custom_op("fagen::backward", mutates_args=())
+def backward_op(dout: Tensor, dlse: Optional[Tensor], q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spec: str, inputs: List[Tensor],
+                seqlens_q: Optional[Tensor], seqlens_k: Optional[Tensor], cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor],
+                max_q: int, max_k: int, rng: Optional[Tensor]) -> List[Tensor]:
+    s = specs.get(spec)
+    lengths = lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    *grads, of_inputs = launch.backward(s, dout, dlse, q, k, v, out, lse, tuple(inputs), lengths, rng, s.grads)
+    return grads + [g for g in of_inputs if g is not None]
+
+
+@backward_op.register_fake
+def _(dout, dlse, q, k, v, out, lse, spec, inputs, seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k, rng):
+    s = specs.get(spec)
+    grads = [torch.empty_strided(*launch.result_like(s, t, t.shape[-1]), dtype=t.dtype, device=t.device) for t in (q, k, v)]
+    return grads + [torch.empty(t.shape, dtype=torch.float32, device=t.device) for t, g in zip(inputs, s.grads) if g]
+
+
+def _save(ctx, inputs, output):
+    q, k, v, ctx.spec, tensors, *lengths, rng = inputs
+    ctx.count, ctx.longest = len(tensors), lengths[4:]
+    ctx.save_for_backward(q, k, v, *output, rng, *lengths[:4], *tensors)
+    ctx.set_materialize_grads(False)
+
+
+def _gradients(ctx, dout, dlse):
+    q, k, v, out, lse, rng, *rest = ctx.saved_tensors
+    lengths, inputs = rest[:4], rest[4:]
+    s = specs.get(ctx.spec)
+    if not s.backward:
+        raise no_backward(s)
+    dq, dk, dv, *grads = backward_op(torch.zeros_like(out) if dout is None else dout, dlse, q, k, v, out, lse, ctx.spec, inputs, *lengths, *ctx.longest, rng)
+    grads = iter(grads)
+    return dq, dk, dv, None, [next(grads).to(t.dtype) if g else None for t, g in zip(inputs, s.grads)], *(None,) * 7
+
+
+forward_op.register_autograd(_gradients, setup_context=_save)
+
+
+def lengths_of(*lengths):
+    return EQUAL if lengths == (None, None, None, None, 0, 0) else Lengths(*lengths)
+
+
+def no_backward(spec):
+    return ValueError("a gradient is asked for, but the spec has no backward pass: write passes: [forward, backward]")
+
+
+# ---- the same for plain tensors: an operator with an autograd registration costs 200 us a call, this 20 ----
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, spec, lengths, rng, return_lse, q, k, v, *inputs):
+        out, lse = launch.forward(spec, q, k, v, inputs, lengths, rng)
+        ctx.spec, ctx.longest = spec, lengths[4:]
+        ctx.save_for_backward(q, k, v, out, lse, rng, *lengths[:4], *inputs)
+        ctx.set_materialize_grads(False)
+        return (out, lse) if return_lse else out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, dout, dlse=None):
+        q, k, v, out, lse, rng, *rest = ctx.saved_tensors
+        inputs = tuple(rest[4:])
+        wanted = ctx.needs_input_grad[7:]
+        dq, dk, dv, grads = launch.backward(ctx.spec, torch.zeros_like(out) if dout is None else dout, dlse, q, k, v, out, lse, inputs,
+                                            lengths_of(*rest[:4], *ctx.longest), rng, wanted)
+        return None, None, None, None, dq, dk, dv, *(g if g is None else g.to(t.dtype) for t, g in zip(inputs, grads))
+
+
+def plain(q):
+    """No subclass, no dispatch mode and no functorch transform is in the way."""
+    return type(q) is Tensor and not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+
+
+def attend(s, q, k, v, inputs, lengths, return_lse):
+    if q.stride(-1) != 1:
+        q = q.contiguous()
+    if k.stride(-1) != 1:
+        k = k.contiguous()
+    if v.stride(-1) != 1:
+        v = v.contiguous()
+    grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (inputs != () and any(t.requires_grad for t in inputs)))
+    if grad and not s.backward:
+        raise no_backward(s)
+    if return_lse and not s.lse:
+        raise ValueError("return_lse is true, but the spec does not write lse: write outputs: [out, lse]")
+    rng = torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device=q.device) if s.dropout else None
+    if not plain(q):
+        out, lse = forward_op(q, k, v, s.source, list(inputs), *lengths, rng)
+        return (out, lse) if return_lse else out
+    if grad:
+        return _Attention.apply(s, lengths, rng, return_lse, q, k, v, *inputs)
+    out, lse = launch.forward(s, q, k, v, inputs, lengths, rng)
+    return (out, lse) if return_lse else out
+
+
+def autocast(q, k, v):
+    """As torch.autocast converts the operands of scaled_dot_product_attention."""
+    if q.dtype == torch.float32 and torch.is_autocast_enabled(q.device.type):
+        to = torch.get_autocast_dtype(q.device.type)
+        return q.to(to), k.to(to), v.to(to)
+    return q, k, v
+
+
+def needs_grad(*tensors):
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+
+
+def inputs_of(s, q, k, lengths, given):
+    """The spec's inputs in its order, broadcast to their shapes."""
+    if not s.inputs and not given:
+        return ()
+    names = {d.name for d in s.inputs}
+    if names != given.keys():
+        declared = "; ".join(map(str, s.inputs)) or "none"
+        wrong = sorted(given.keys() - names) or sorted(names - given.keys())
+        raise TypeError(f"{wrong[0]} is {'no input of the spec' if given.keys() - names else 'missing'}; its inputs: {declared}")
+    launch.check_lengths(s, q, k, lengths)
+    sizes, tensors = launch.sizes_of(s, q, k, lengths), []
+    for d in s.inputs:
+        t = given[d.name]
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{d.name} must be a tensor on {q.device}: {d}")
+        if t.dtype == torch.bool and d.dtype == "u8":
+            t = t.view(torch.uint8)
+        if t.requires_grad and torch.is_grad_enabled() and not d.grad:
+            raise ValueError(f"{d.name} requires a gradient, but the spec does not compute it: write grad: true at this input, or pass {d.name}.detach()")
+        shape = launch.input_shape(s, d, sizes)
+        if tuple(t.shape) != shape and t.dim() <= len(shape) and all(n in (1, m) for n, m in zip(reversed(t.shape), reversed(shape))):
+            t = t.expand(shape)
+        tensors.append(t)
+    return tuple(tensors)
+
+
+def spec_of(spec, q, k, v, return_lse, given):
+    if type(spec) is str:
+        return specs.get(spec)
+    if not isinstance(spec, dict):
+        return specs.get(os.fspath(spec))
+    return specs.get(json.dumps(implied(q, k, v, return_lse, given.values()) | spec))
+
+
+def implied(q, k, v, return_lse, inputs):
+    """The keys of a spec that the tensors say."""
+    grad = needs_grad(q, k, v, *inputs)
+    return {"head_dim": {"qk": q.shape[-1], "v": v.shape[-1]}, "dtype": DTYPE_NAMES.get(q.dtype, "bf16"),
+            "kv_group": max(q.shape[1] // max(k.shape[1], 1), 1), "passes": ["forward", "backward"] if grad else ["forward"],
+            "outputs": ["out", "lse"] if grad or return_lse else ["out"]}
+
+
+# ---- the interface ----
+
+
+@torch.compiler.allow_in_graph
+def attention(q: Tensor, k: Tensor, v: Tensor, spec: SpecLike, *, return_lse: bool = False, seqlens_q: Optional[Tensor] = None,
+              seqlens_k: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None, cu_seqlens_k: Optional[Tensor] = None,
+              max_seqlen_q: int = 0, max_seqlen_k: int = 0, **inputs: Tensor) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """The attention that a spec says, differentiable.
+
+    q: [batch, heads, seq_q, qk], k: [batch, heads_kv, seq_k, qk], v: [batch, heads_kv, seq_k, v], bf16 or fp16, any strides;
+    with `layout: packed` [total, heads, dim]. heads is a multiple of heads_kv.
+    spec: a name of the library ("causal_d64"), the path of a file, YAML text, or a dict, of which head_dim, dtype, kv_group,
+    passes and outputs may be left out: the tensors say them. Files are read once in a process.
+    seqlens_*: int32 [batch], of padded and packed layouts. cu_seqlens_*: int32 [batch + 1], packed. max_seqlen_*: the longest
+    entry, if known.
+    inputs: a tensor for each input of the spec, by name, of the declared dtype and shape; dimensions of size 1 or missing in
+    front are broadcast.
+
+    Returns out [batch, heads, seq_q, v] (packed [total, heads, v]), which lies in memory as q does, and with return_lse also
+    lse, float32 [batch, heads, seq_q] (packed [heads, total]). Dropout draws from PyTorch's generator of the device."""
+    q, k, v = autocast(q, k, v)
+    s = spec_of(spec, q, k, v, return_lse, inputs)
+    lengths = lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    return attend(s, q, k, v, inputs_of(s, q, k, lengths, inputs), lengths, return_lse)
+
+
+@torch.compiler.allow_in_graph
+def flex(q: Tensor, k: Tensor, v: Tensor, mask: Optional[str] = None, score: Optional[str] = None, *, dropout: float = 0.0,
+         scale: Optional[float] = None, blocks: Optional[Dict[str, Any]] = None, deterministic: bool = False, return_lse: bool = False,
+         seqlens_q: Optional[Tensor] = None, seqlens_k: Optional[Tensor] = None, cu_seqlens_q: Optional[Tensor] = None,
+         cu_seqlens_k: Optional[Tensor] = None, max_seqlen_q: int = 0, max_seqlen_k: int = 0, **inputs: Tensor) -> Union[Tensor, Tuple[Tensor, Tensor]]:
+    """Attention whose mask and score are expressions: flex(q, k, v, mask="k <= q && q - k < w", score="s - slope[h] * abs(q - k)",
+    slope=slope). docs/language.md is the language.
+
+    q, k, v, seqlens, cu_seqlens, result: as in attention; lengths given make the batch padded, or packed.
+    inputs: the tensors that the expressions read. A dimension that is read at exactly b, h, q or k is the batch, the heads or a
+    length (and may have size 1, which is broadcast); others are as large as the tensor. A tensor that requires a gradient gets
+    one. `sink` ([heads]) is a learned logit of each head in the softmax.
+    blocks: a block layout as a spec has it, {"size": 64, "keep": "..."}."""
+    q, k, v = autocast(q, k, v)
+    lengths = lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    layout = "dense" if lengths is EQUAL else "padded" if cu_seqlens_q is None else "packed"
+    s = expressed(q, k, v, mask, score, dropout, scale, blocks, deterministic, layout, return_lse, inputs)
+    return attend(s, q, k, v, inputs_of(s, q, k, lengths, inputs), lengths, return_lse)
+
+
+def expressed(q, k, v, mask, score, dropout, scale, blocks, deterministic, layout, return_lse, inputs):
+    for name, t in inputs.items():
+        if not isinstance(t, Tensor) or t.dtype != torch.bool and t.dtype not in DTYPE_NAMES:
+            found = t.dtype if isinstance(t, Tensor) else type(t).__name__
+            raise TypeError(f"{name} is {found}; want a tensor of float32, bfloat16, float16, int32, uint8 or bool: numbers go into the expression")
+    read = tuple([(n, DTYPE_NAMES.get(t.dtype, "u8"), tuple(t.shape), t.requires_grad and torch.is_grad_enabled()) for n, t in inputs.items()])
+    keys = implied(q, k, v, return_lse, inputs.values())
+    return specs.written(mask, score, read, json.dumps(keys | {
+        "layout": layout, "dropout": dropout, "blocks": blocks or "none", "sink": "sink" in inputs, "deterministic": deterministic,
+        "softmax_scale": "auto" if scale is None else scale}))
+
+
+@torch.compiler.allow_in_graph
+def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] = None, dropout_p: float = 0.0, is_causal: bool = False,
+         scale: Optional[float] = None, enable_gqa: bool = False) -> Tensor:
+    """torch.nn.functional.scaled_dot_product_attention by fagen: query [batch, heads, seq_q, qk], key [batch, heads_kv, seq_k, qk],
+    value [batch, heads_kv, seq_k, v], or without batch; bf16 or fp16.
+
+    attn_mask: bool (true: seen) or a float that is added, of any shape that broadcasts to [batch, heads, seq_q, seq_k], or a
+    CausalBias of torch.nn.attention.bias. is_causal aligns the first query with the first key, as PyTorch does. Rows that see
+    nothing are 0. Dropout is done in steps of 1/256."""
+    if query.dim() == 3:
+        mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask.unsqueeze(0)
+        return sdpa(*(t.unsqueeze(0) for t in (query, key, value)), mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
+    if query.dim() != 4:
+        raise ValueError(f"query is {list(query.shape)}; want [batch, heads, seq, dim] or [heads, seq, dim]")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p is {dropout_p}; want a number from 0 to below 1")
+    if query.shape[1] != key.shape[1] and not enable_gqa:
+        raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}: pass enable_gqa=True")
+    q, k, v = autocast(query, key, value)
+    mask, score, inputs = "causal_top_left" if is_causal else None, None, {}
+    if attn_mask is not None:
+        if is_causal:
+            raise ValueError("attn_mask is given and is_causal is true: one of them")
+        mask, score, inputs = mask_kind(attn_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
+    s = expressed(q, k, v, mask, score, dropout_p, scale, None, False, "dense", False, inputs)
+    return attend(s, q, k, v, inputs_of(s, q, k, EQUAL, inputs), EQUAL, False)
+
+
+def mask_kind(m, full):
+    """mask, score and inputs of a spec that mean an attn_mask."""
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+    if isinstance(m, CausalBias):
+        return "causal" if m.variant == CausalVariant.LOWER_RIGHT else "causal_top_left", None, {}
+    if m.dtype not in (torch.bool, torch.float32, torch.bfloat16, torch.float16):
+        raise TypeError(f"attn_mask is {m.dtype}; want bool, float32, bfloat16 or float16. Other masks are expressions: fagen.flex(q, k, v, mask=\"...\")")
+    if m.dim() > 4 or any(n not in (1, f) for n, f in zip(reversed(m.shape), reversed(full))):
+        raise ValueError(f"attn_mask is {list(m.shape)}, which does not broadcast to [batch, heads, seq_q, seq_k]: here {list(full)}")
+    m = m.expand(*(1,) * (4 - m.dim()), *m.shape)
+    names = "bhqk"
+    for d in (3, 2, 1, 0):  # what does not vary is not read
+        if m.shape[d] == 1 or m.stride(d) == 0:
+            m, names = m.select(d, 0), names[:d] + names[d + 1:]
+    at = f"attn[{', '.join(names)}]" if names else "attn"
+    return (f"{at} != 0", None, {"attn": m}) if m.dtype == torch.bool else (None, f"s + {at}", {"attn": m})
