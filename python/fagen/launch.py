@@ -78,6 +78,8 @@ def check(spec, q, k, v, inputs, lengths):
         raise ValueError(f"k is {list(k.shape)} and v is {list(v.shape)}: they must agree in all but the last dimension")
     if dims == 4 and q.shape[0] != k.shape[0]:
         raise ValueError(f"q has a batch of {q.shape[0]} and k of {k.shape[0]}")
+    if spec.kv_group and q.shape[1] != k.shape[1] * spec.kv_group or q.shape[1] % max(k.shape[1], 1):
+        raise ValueError(f"q has {q.shape[1]} heads and k {k.shape[1]}; kv_group of the spec is {spec.kv_group or 'any'}: query heads for each head of k")
     check_lengths(spec, q, k, lengths)
     sizes = sizes_of(spec, q, k, lengths)
     for declared, t in zip(spec.inputs, inputs):

@@ -12,7 +12,7 @@ from .launch import DTYPE_NAMES, DTYPES, EQUAL, Lengths
 
 SpecLike = Union[str, "os.PathLike[str]", Dict[str, Any]]
 
-# ---- the operator: what torch.compile, functorch and dispatch modes see ----
+# ---- the operator: what torch.compile and dispatch modes see ----
 
 
 @torch.library.custom_op("fagen::forward", mutates_args=())
@@ -102,8 +102,8 @@ class _Attention(torch.autograd.Function):
 
 
 def plain(q):
-    """No subclass, no dispatch mode and no functorch transform is in the way."""
-    return type(q) is Tensor and not torch._C._len_torch_dispatch_stack() and torch._C._functorch.peek_interpreter_stack() is None
+    """No subclass and no dispatch mode is in the way."""
+    return type(q) is Tensor and not torch._C._len_torch_dispatch_stack()
 
 
 def attend(s, q, k, v, inputs, lengths, return_lse):
@@ -177,8 +177,8 @@ def spec_of(spec, q, k, v, return_lse, given):
 def implied(q, k, v, return_lse, inputs):
     """The keys of a spec that the tensors say."""
     grad = needs_grad(q, k, v, *inputs)
-    return {"head_dim": {"qk": q.shape[-1], "v": v.shape[-1]}, "dtype": DTYPE_NAMES.get(q.dtype, "bf16"),
-            "kv_group": max(q.shape[1] // max(k.shape[1], 1), 1), "passes": ["forward", "backward"] if grad else ["forward"],
+    return {"head_dim": {"qk": int(q.shape[-1]), "v": int(v.shape[-1])}, "dtype": DTYPE_NAMES.get(q.dtype, "bf16"),
+            "kv_group": max(int(q.shape[1]) // max(int(k.shape[1]), 1), 1), "passes": ["forward", "backward"] if grad else ["forward"],
             "outputs": ["out", "lse"] if grad or return_lse else ["out"]}
 
 
@@ -233,9 +233,14 @@ def expressed(q, k, v, mask, score, dropout, scale, blocks, deterministic, layou
         if not isinstance(t, Tensor) or t.dtype != torch.bool and t.dtype not in DTYPE_NAMES:
             found = t.dtype if isinstance(t, Tensor) else type(t).__name__
             raise TypeError(f"{name} is {found}; want a tensor of float32, bfloat16, float16, int32, uint8 or bool: numbers go into the expression")
-    read = tuple([(n, DTYPE_NAMES.get(t.dtype, "u8"), tuple(t.shape), t.requires_grad and torch.is_grad_enabled()) for n, t in inputs.items()])
+    expressions, read = tuple(e for e in (mask, score) if e), []
+    for name, t in inputs.items():
+        dims = specs.dims_read(expressions, name, t.dim())
+        if dims is not None:
+            dims = tuple(n or int(size) for n, size in zip(dims, t.shape))
+        read.append((name, DTYPE_NAMES.get(t.dtype, "u8"), dims, t.requires_grad and torch.is_grad_enabled()))
     keys = implied(q, k, v, return_lse, inputs.values())
-    return specs.written(mask, score, read, json.dumps(keys | {
+    return specs.written(mask, score, tuple(read), json.dumps(keys | {
         "layout": layout, "dropout": dropout, "blocks": blocks or "none", "sink": "sink" in inputs, "deterministic": deterministic,
         "softmax_scale": "auto" if scale is None else scale}))
 
@@ -268,8 +273,8 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] 
     return attend(s, q, k, v, inputs_of(s, q, k, EQUAL, inputs), EQUAL, False)
 
 
-def mask_kind(m, full):
-    """mask, score and inputs of a spec that mean an attn_mask."""
+def mask_kind(m, full, name="attn"):
+    """mask, score and inputs of a spec that mean a mask tensor, which is called so there."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
     if isinstance(m, CausalBias):
         return "causal" if m.variant == CausalVariant.LOWER_RIGHT else "causal_top_left", None, {}
@@ -282,5 +287,5 @@ def mask_kind(m, full):
     for d in (3, 2, 1, 0):  # what does not vary is not read
         if m.shape[d] == 1 or m.stride(d) == 0:
             m, names = m.select(d, 0), names[:d] + names[d + 1:]
-    at = f"attn[{', '.join(names)}]" if names else "attn"
-    return (f"{at} != 0", None, {"attn": m}) if m.dtype == torch.bool else (None, f"s + {at}", {"attn": m})
+    at = f"{name}[{', '.join(names)}]" if names else name
+    return (f"{at} != 0", None, {name: m}) if m.dtype == torch.bool else (None, f"s + {at}", {name: m})

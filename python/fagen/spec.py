@@ -106,33 +106,30 @@ def indexes(expression, name):
     return lists
 
 
-def dims_inferred(expressions, name, shape):
-    """The dimensions of an input that expressions read: one that is read at exactly b, h, q or k follows the batch, the heads
-    or the length; any other is a number, the tensor's. None when no expression names it: a preset's."""
+@functools.lru_cache(maxsize=1024)
+def dims_read(expressions, name, dims):
+    """Dimensions of an input that expressions read: one that is read at exactly b, h, q or k follows the batch, the heads or a
+    length, any other is a number: 0. None when no expression names it: a preset's."""
     reads = [r for e in expressions for r in indexes(e, name)]
     if not reads:
-        return [] if not shape and any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", e) for e in expressions) else None
+        return () if not dims and any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", e) for e in expressions) else None
     names = {"b": "batch", "h": "heads", "q": "seq_q", "k": "seq_k"}
     for r in reads:
-        if len(r) != len(shape):
-            raise ValueError(f"{name} is read with {len(r)} indexes, but the tensor has {len(shape)} dimensions")
-    return [next((names[r[d]] for r in reads if r[d] in names), shape[d]) for d in range(len(shape))]
+        if len(r) != dims:
+            raise ValueError(f"{name} is read with {len(r)} indexes, but the tensor has {dims} dimensions")
+    return tuple(next((names[r[d]] for r in reads if r[d] in names), 0) for d in range(dims))
 
 
 @functools.lru_cache(maxsize=1024)
 def written(mask, score, inputs, keys):
-    """The Spec of expressions. inputs: ((name, dtype, shape, grad), ...); those that a preset reads are declared as the preset
-    has them, in the tensor's dtype where that is a float. keys: all else, as JSON."""
+    """The Spec of expressions. inputs: ((name, dtype, dims, grad), ...); those whose dims are None are a preset's, and declared
+    as it has them, in the tensor's dtype where that is a float. keys: all else, as JSON."""
     keys = {k: v for k, v in (("mask", mask), ("score", score)) if v is not None} | json.loads(keys)
-    declared = {}
-    for name, dtype, shape, grad in inputs:
-        dims = dims_inferred([e for e in (mask, score) if e], name, shape)
-        if dims is not None:
-            declared[name] = {"dtype": dtype, "shape": dims, "grad": grad}
+    declared = {name: {"dtype": dtype, "shape": dims, "grad": grad} for name, dtype, dims, grad in inputs if dims is not None}
     spec = get(json.dumps(keys | {"inputs": declared or "none"}))
     known = {i.name: i for i in spec.inputs}
     for name, dtype, _, grad in inputs:
         if name not in declared and name in known and (grad, dtype) != (known[name].grad, known[name].dtype) and dtype in ("f32", "bf16", "fp16"):
-            declared[name] = {"dtype": dtype, "shape": list(known[name].dims), "grad": grad}
+            declared[name] = {"dtype": dtype, "shape": known[name].dims, "grad": grad}
             spec = get(json.dumps(keys | {"inputs": declared}))
     return spec

@@ -77,7 +77,7 @@ def memory(address, shape, strides, dtype):
 
 
 def view(t, heads, rows, width, dtype, batch):
-    if not t.data:
+    if not t.data and heads * rows * batch:
         return None
     shape, strides = (heads, rows), (t.stride_head, t.stride_seq)
     if width:

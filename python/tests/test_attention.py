@@ -204,7 +204,6 @@ def test_sdpa_is_pytorchs(device):
 
 def test_sdpa_refuses(device):
     q, k, v = tensors(device, grad=False)
-    refuse = lambda what, *a, **kw: pytest.raises((ValueError, TypeError), match=what).__enter__() and None
     with pytest.raises(TypeError, match="attn_mask is torch.int64.*fagen.flex"):
         fagen.sdpa(q, k, v, torch.ones(50, 50, dtype=torch.int64, device=device))
     with pytest.raises(ValueError, match="does not broadcast"):
@@ -237,7 +236,7 @@ def test_refusals(device):
          dict(slope=torch.zeros(3, device=device))),
         (ValueError, "slope requires a gradient.*grad: true", (q, k, v, {"score": "alibi"}), dict(slope=torch.zeros(4, device=device, requires_grad=True))),
         (ValueError, "k is .* and v is", (q, k, v[:, :, :9], BOTH), {}),
-        (fagen.FagenError, "heads_q is 4 and heads_kv is 2, but the kernel is compiled for 1", (q, k[:, :2], v[:, :2], "head_dim: 64\npasses: [forward, backward]"), {}),
+        (ValueError, "q has 4 heads and k 2; kv_group of the spec is 1", (q, k[:, :2], v[:, :2], "head_dim: 64\npasses: [forward, backward]"), {}),
         (fagen.FagenError, "did you mean 'causal'", (q, k, v, {"mask": "casual"}), {}),
     ]
     for kind, words, args, kwargs in refused:
@@ -265,7 +264,7 @@ DEVICE_CHECK = launch.device_check
 def op_arguments(device, **shape):
     q, k, v = tensors(device, **shape)
     slope = torch.rand(q.shape[1], device=device, requires_grad=True)
-    source = specs.written("causal", "s - slope[h] * abs(q - k)", (("slope", "f32", (4,), True),),
+    source = specs.written("causal", "s - slope[h] * abs(q - k)", (("slope", "f32", ("heads",), True),),
                            '{"head_dim": 64, "passes": ["forward", "backward"], "deterministic": true}').source
     return (q, k, v, source, [slope], None, None, None, None, 0, 0, None)
 
@@ -310,14 +309,14 @@ def test_compile_with_dropout(device):
     a.sum().backward()
 
 
-def test_dispatch_modes_and_functorch(device):
+def test_dispatch_modes(device):
     from torch.utils.flop_counter import FlopCounterMode
     q, k, v = tensors(device)
     with FlopCounterMode(display=False):
         fagen.attention(q, k, v, {}).sum().backward()
-    want = q.grad
-    loss = lambda q: fagen.attention(q, k, v, BOTH).sum()
-    assert torch.allclose(torch.func.grad(loss)(q).float(), want.float(), atol=1e-2)
+    modes, q.grad = q.grad, None
+    fagen.attention(q, k, v, {}).sum().backward()
+    assert torch.allclose(q.grad.float(), modes.float(), atol=1e-2)
 
 
 def test_autocast(device):

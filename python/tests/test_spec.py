@@ -55,17 +55,19 @@ def test_indexes(expression, lists):
     assert spec.indexes(expression, "doc" if "rel" not in expression else "rel") == lists
 
 
-def test_dims_are_inferred():
-    of = spec.dims_inferred
-    assert of(["doc[b, q] == doc[b, k]"], "doc", (2, 77)) == ["batch", "seq_q"]
-    assert of(["rel[h, q - k + 8]"], "rel", (4, 17)) == ["heads", 17]
-    assert of(["s + cap"], "cap", ()) == [] and of(["causal && document"], "doc", (2, 9)) is None
+def test_dims_are_read():
+    of = spec.dims_read
+    assert of(("doc[b, q] == doc[b, k]",), "doc", 2) == ("batch", "seq_q")
+    assert of(("rel[h, q - k + 8]",), "rel", 2) == ("heads", 0)
+    assert of(("s + cap",), "cap", 0) == () and of(("causal && document",), "doc", 2) is None
     with pytest.raises(ValueError, match="2 indexes, but the tensor has 1"):
-        of(["doc[b, q]"], "doc", (9,))
+        of(("doc[b, q]",), "doc", 1)
 
 
 def test_written_from_expressions():
     keys = json.dumps({"head_dim": 64, "passes": ["forward", "backward"]})
-    s = spec.written("causal && document", "alibi", (("doc", "i32", (2, 9), False), ("slope", "f32", (4,), True)), keys)
+    s = spec.written("causal && document", "alibi", (("doc", "i32", None, False), ("slope", "f32", None, True)), keys)
     assert {str(i) for i in s.inputs} == {"doc: i32 [batch, seq_k]", "slope: f32 [heads]"} and dict(zip([i.name for i in s.inputs], s.grads))["slope"]
+    s = spec.written(None, "s + rel[h, q - k + 8]", (("rel", "bf16", ("heads", 17), False),), keys)
+    assert str(s.inputs[0]) == "rel: bf16 [heads, 17]"
     assert spec.written("k <= q", None, (), keys) is spec.written("k <= q", None, (), keys)
