@@ -213,6 +213,19 @@ real-dump: build/python/dump ## attention inputs of real models into build/real 
 real: ## the attention layers of real models through fagen on this GPU
 	@$(PYTHON) bench/real/run.py $(REAL)
 
+# The Python package. Its tests run on the GPU where there is one, else on the fake driver.
+.PHONY: python python-env bench-e2e
+python: $(B)/libfagen.so $(B)/tests/fake/libcuda.so.1 ## the tests of python/, where Python has PyTorch (make python-env fetches it)
+	@$(WITH_NVRTC) sh python/tests/run $(if $(wildcard build/python/env/bin/python),build/python/env/bin/python,$(PYTHON)) $(B)/libfagen.so $(SAN)
+check: python
+python-env: build/python/env ## PyTorch, pytest and transformers from PyPI into build/python/env, for `make python`
+build/python/env: python/pyproject.toml
+	rm -rf $@ && mkdir -p $(@D)
+	$(PYTHON) -m venv $@ && $@/bin/pip install -q 'torch>=2.6' pytest numpy transformers
+	@touch $@
+bench-e2e: ## steps of whole models with fagen, SDPA and eager attention on this GPU: make bench-e2e BENCH=--write
+	@$(PYTHON) bench/e2e.py $(BENCH)
+
 # What is carried to a GPU machine, which has neither libyaml nor libmd nor Check: they are linked in.
 CARRY      := build/carry
 CARRY_LIBS := -l:libyaml.a -l:libmd.a -ldl -lpthread -lm
