@@ -85,8 +85,8 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, spec, lengths, rng, return_lse, q, k, v, *inputs):
         out, lse = launch.forward(spec, q, k, v, inputs, lengths, rng)
-        ctx.spec, ctx.longest = spec, lengths[4:]
-        ctx.save_for_backward(q, k, v, out, lse, rng, *lengths[:4], *inputs)
+        ctx.spec, ctx.longest = spec, lengths is not EQUAL and lengths[4:]
+        ctx.save_for_backward(q, k, v, out, lse, rng, *(() if lengths is EQUAL else lengths[:4]), *inputs)
         ctx.set_materialize_grads(False)
         return (out, lse) if return_lse else out
 
@@ -94,10 +94,9 @@ class _Attention(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, dout, dlse=None):
         q, k, v, out, lse, rng, *rest = ctx.saved_tensors
-        inputs = tuple(rest[4:])
+        lengths, inputs = (Lengths(*rest[:4], *ctx.longest), rest[4:]) if ctx.longest else (EQUAL, rest)
         wanted = ctx.needs_input_grad[7:]
-        dq, dk, dv, grads = launch.backward(ctx.spec, torch.zeros_like(out) if dout is None else dout, dlse, q, k, v, out, lse, inputs,
-                                            lengths_of(*rest[:4], *ctx.longest), rng, wanted)
+        dq, dk, dv, grads = launch.backward(ctx.spec, torch.zeros_like(out) if dout is None else dout, dlse, q, k, v, out, lse, inputs, lengths, rng, wanted)
         return None, None, None, None, dq, dk, dv, *(g if g is None else g.to(t.dtype) for t, g in zip(inputs, grads))
 
 
@@ -166,20 +165,31 @@ def inputs_of(s, q, k, lengths, given):
     return tuple(tensors)
 
 
+def said(q, k, v, return_lse, inputs):
+    """What tensors say of a spec: dtype, both head dims, kv_group, are there gradients, is lse wanted."""
+    grad = needs_grad(q, k, v, *inputs)
+    return q.dtype, int(q.shape[-1]), int(v.shape[-1]), int(q.shape[1]) // max(int(k.shape[1]), 1), grad, grad or return_lse
+
+
+def keys_said(dtype, qk, v, group, grad, lse):
+    return {"head_dim": {"qk": qk, "v": v}, "dtype": DTYPE_NAMES.get(dtype, "bf16"), "kv_group": max(group, 1),
+            "passes": ["forward", "backward"] if grad else ["forward"], "outputs": ["out", "lse"] if lse else ["out"]}
+
+
+_found: Dict[Any, specs.Spec] = {}  # by what was written and what the tensors said
+
+
 def spec_of(spec, q, k, v, return_lse, given):
     if type(spec) is str:
         return specs.get(spec)
     if not isinstance(spec, dict):
         return specs.get(os.fspath(spec))
-    return specs.get(json.dumps(implied(q, k, v, return_lse, given.values()) | spec))
-
-
-def implied(q, k, v, return_lse, inputs):
-    """The keys of a spec that the tensors say."""
-    grad = needs_grad(q, k, v, *inputs)
-    return {"head_dim": {"qk": int(q.shape[-1]), "v": int(v.shape[-1])}, "dtype": DTYPE_NAMES.get(q.dtype, "bf16"),
-            "kv_group": max(int(q.shape[1]) // max(int(k.shape[1]), 1), 1), "passes": ["forward", "backward"] if grad else ["forward"],
-            "outputs": ["out", "lse"] if grad or return_lse else ["out"]}
+    tensors = said(q, k, v, return_lse, given.values())
+    key = (repr(spec), tensors)
+    found = _found.get(key)
+    if found is None:
+        found = _found[key] = specs.get(json.dumps(keys_said(*tensors) | spec))
+    return found
 
 
 # ---- the interface ----
@@ -233,16 +243,20 @@ def expressed(q, k, v, mask, score, dropout, scale, blocks, deterministic, layou
         if not isinstance(t, Tensor) or t.dtype != torch.bool and t.dtype not in DTYPE_NAMES:
             found = t.dtype if isinstance(t, Tensor) else type(t).__name__
             raise TypeError(f"{name} is {found}; want a tensor of float32, bfloat16, float16, int32, uint8 or bool: numbers go into the expression")
-    expressions, read = tuple(e for e in (mask, score) if e), []
+    expressions, read = tuple([e for e in (mask, score) if e]), []
     for name, t in inputs.items():
         dims = specs.dims_read(expressions, name, t.dim())
         if dims is not None:
             dims = tuple(n or int(size) for n, size in zip(dims, t.shape))
         read.append((name, DTYPE_NAMES.get(t.dtype, "u8"), dims, t.requires_grad and torch.is_grad_enabled()))
-    keys = implied(q, k, v, return_lse, inputs.values())
-    return specs.written(mask, score, tuple(read), json.dumps(keys | {
-        "layout": layout, "dropout": dropout, "blocks": blocks or "none", "sink": "sink" in inputs, "deterministic": deterministic,
-        "softmax_scale": "auto" if scale is None else scale}))
+    tensors = said(q, k, v, return_lse, inputs.values())
+    key = (mask, score, tuple(read), tensors, layout, dropout, scale, deterministic, blocks and repr(blocks))
+    found = _found.get(key)
+    if found is None:
+        found = _found[key] = specs.written(mask, score, tuple(read), keys_said(*tensors) | {
+            "layout": layout, "dropout": dropout, "blocks": blocks or "none", "sink": "sink" in inputs, "deterministic": deterministic,
+            "softmax_scale": "auto" if scale is None else scale})
+    return found
 
 
 @torch.compiler.allow_in_graph

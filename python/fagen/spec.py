@@ -120,11 +120,10 @@ def dims_read(expressions, name, dims):
     return tuple(next((names[r[d]] for r in reads if r[d] in names), 0) for d in range(dims))
 
 
-@functools.lru_cache(maxsize=1024)
 def written(mask, score, inputs, keys):
     """The Spec of expressions. inputs: ((name, dtype, dims, grad), ...); those whose dims are None are a preset's, and declared
-    as it has them, in the tensor's dtype where that is a float. keys: all else, as JSON."""
-    keys = {k: v for k, v in (("mask", mask), ("score", score)) if v is not None} | json.loads(keys)
+    as it has them, in the tensor's dtype where that is a float. keys: all else."""
+    keys = {k: v for k, v in (("mask", mask), ("score", score)) if v is not None} | keys
     declared = {name: {"dtype": dtype, "shape": dims, "grad": grad} for name, dtype, dims, grad in inputs if dims is not None}
     spec = get(json.dumps(keys | {"inputs": declared or "none"}))
     known = {i.name: i for i in spec.inputs}

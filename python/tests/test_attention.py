@@ -265,7 +265,7 @@ def op_arguments(device, **shape):
     q, k, v = tensors(device, **shape)
     slope = torch.rand(q.shape[1], device=device, requires_grad=True)
     source = specs.written("causal", "s - slope[h] * abs(q - k)", (("slope", "f32", ("heads",), True),),
-                           '{"head_dim": 64, "passes": ["forward", "backward"], "deterministic": true}').source
+                           {"head_dim": 64, **BOTH, "deterministic": True}).source
     return (q, k, v, source, [slope], None, None, None, None, 0, 0, None)
 
 

@@ -1,5 +1,4 @@
 """Specs without tensors: found, parsed, written from expressions."""
-import json
 import subprocess
 import sys
 
@@ -65,7 +64,7 @@ def test_dims_are_read():
 
 
 def test_written_from_expressions():
-    keys = json.dumps({"head_dim": 64, "passes": ["forward", "backward"]})
+    keys = {"head_dim": 64, "passes": ["forward", "backward"]}
     s = spec.written("causal && document", "alibi", (("doc", "i32", None, False), ("slope", "f32", None, True)), keys)
     assert {str(i) for i in s.inputs} == {"doc: i32 [batch, seq_k]", "slope: f32 [heads]"} and dict(zip([i.name for i in s.inputs], s.grads))["slope"]
     s = spec.written(None, "s + rel[h, q - k + 8]", (("rel", "bf16", ("heads", 17), False),), keys)
