@@ -26,13 +26,15 @@ def attention(q, k, v, mask=None, score=None, inputs={}, keep=None, scale=None, 
 
 
 def close(name, got, exact, plain):
-    """May err three times as much as the plain computation, and 4 units in the last place of the largest value."""
+    """May err three times as much as the plain computation, and 4 units in the last place of the largest value: of float32 ones
+    2e-5 of it (lse), and 2e-2 where they are sums of gradients of 16-bit tensors."""
     assert got.shape == exact.shape, f"{name} is {list(got.shape)}, not {list(exact.shape)}"
     assert torch.equal(torch.isinf(got), torch.isinf(exact)) and not got.isnan().any(), f"{name}: NaN or infinities of its own"
     there = ~torch.isinf(exact)
     got, exact, plain, eps = got[there].double(), exact[there].double(), plain[there].double(), torch.finfo(got.dtype).eps
     if got.numel():
-        error, allowed = (got - exact).abs().max(), 3 * (plain - exact).abs().max() + 4 * max(eps, 1e-6) * exact.abs().max().clamp(1e-3)
+        unit = eps if eps > 1e-6 else 5e-3 if name.startswith("d") else 5e-6
+        error, allowed = (got - exact).abs().max(), 3 * (plain - exact).abs().max() + 4 * unit * exact.abs().max().clamp(1 if name == "lse" else 1e-3)
         assert error <= allowed, f"{name} errs by {error:.3g}; {allowed:.3g} is allowed"
 
 

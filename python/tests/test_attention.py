@@ -75,9 +75,6 @@ def test_named_inputs_and_their_gradients(device):
     q, k, v = tensors(device)
     bias = torch.randn(1, 4, 50, 50, device=device, requires_grad=True)
     gate = torch.randn(2, 4, 50).to(device, torch.bfloat16).requires_grad_()
-    means = dict(score=lambda s, b, h, q, k, i: s * torch.sigmoid(i["gate"][b, h, k]) + i["bias"].expand(2, -1, -1, -1)[b, h, q, k])
-    if not GPU:
-        means = dict(score=lambda s, b, h, q, k, i: s * torch.sigmoid(i["gate"][b, h, k]) + i["bias"][b, h, q, k])
     full = {"bias": bias, "gate": gate}
     with meaning(score=lambda s, b, h, q, k, i: s * torch.sigmoid(i["gate"][b, h, k]) + i["bias"][b, h, q, k]):
         got, dout, _ = gradients(fagen.flex(q, k, v, score="s * sigmoid(gate[b, h, k]) + bias[b, h, q, k]", **full), q, k, v, full, lse=False)
