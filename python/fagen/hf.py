@@ -1,4 +1,4 @@
-"""attn_implementation="fagen" for Hugging Face transformers (4.56 or later).
+"""attn_implementation="fagen" for Hugging Face transformers (5 or later).
 
 A model's mask arrives as a function of positions. Those that transformers builds from causal, sliding window, chunk, packed
 documents and padding become an expression and vectors; any other is evaluated into a bool [batch, 1, seq_q, seq_k]."""

@@ -192,6 +192,18 @@ def test_sdpa(device, kind):
     compare(got, q, k, v, dout=dout, **plain)
 
 
+@pytest.mark.parametrize("low", (-float("inf"), torch.finfo(torch.bfloat16).min))
+def test_sdpa_hides_by_adding(device, low):
+    """Whole tiles of a row hidden by what is added to its scores, at the begin and the end."""
+    q, k, v = tensors(device, sq=130, sk=700)
+    i, j = torch.arange(130, device=device).view(-1, 1), torch.arange(700, device=device)
+    seen = (i < 70) & (j >= 520) | (i >= 70) & (j < 130)
+    m = torch.zeros(130, 700, device=device).masked_fill(~seen, low).bfloat16()
+    with meaning(score=lambda s, b, h, q, k, i: s + i["attn"][q, k]):
+        got, dout, _ = gradients(fagen.sdpa(q, k, v, m), q, k, v, lse=False)
+    compare(got, q, k, v, dout=dout, mask=lambda b, h, q, k, sq, sk, i: seen[q, k])
+
+
 def test_sdpa_is_pytorchs(device):
     q, k, v = tensors(device, heads=4, heads_kv=2, grad=False)
     ours, theirs = (f(q, k, v, scale=0.125, enable_gqa=True) for f in (fagen.sdpa, F.scaled_dot_product_attention))
