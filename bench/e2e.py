@@ -21,7 +21,6 @@ except ImportError:
     print("bench: PyTorch is missing. Install torch (a CUDA build) and run `make bench-e2e` again.", file=sys.stderr)
     sys.exit(3)
 
-import fagen_ctypes  # puts python/ on the path
 import fagen
 import report
 from fagen import launch, ops, spec as specs

@@ -10,16 +10,12 @@ static const int32_t input_dtypes[INPUT_DTYPE_COUNT] = {[INPUT_F32] = FAGEN_FLOA
                                                         [INPUT_U8] = FAGEN_UINT8};
 static const int32_t layouts[] = {
 	[LAYOUT_DENSE] = FAGEN_DENSE, [LAYOUT_PADDED] = FAGEN_PADDED, [LAYOUT_PACKED] = FAGEN_PACKED};
-static const int32_t dims[DIM_KIND_COUNT] = {[DIM_CONST] = FAGEN_DIM_NUMBER,
-                                             [DIM_BATCH] = FAGEN_DIM_BATCH,
-                                             [DIM_HEADS] = FAGEN_DIM_HEADS,
-                                             [DIM_HEADS_KV] = FAGEN_DIM_HEADS_KV,
-                                             [DIM_SEQ_Q] = FAGEN_DIM_SEQ_Q,
-                                             [DIM_SEQ_K] = FAGEN_DIM_SEQ_K,
-                                             [DIM_BLOCKS_Q] = FAGEN_DIM_BLOCKS_Q,
-                                             [DIM_BLOCKS_K] = FAGEN_DIM_BLOCKS_K};
-_Static_assert(sizeof ((fagen_input_info *)0)->name == INPUT_NAME_MAX, "a name fits");
-_Static_assert(sizeof ((fagen_input_info *)0)->dim / sizeof(int32_t) == INPUT_DIMS_MAX, "dimensions fit");
+static const int32_t dims[DIM_KIND_COUNT] = {
+	[DIM_CONST] = FAGEN_DIM_NUMBER,      [DIM_BATCH] = FAGEN_DIM_BATCH,      [DIM_HEADS] = FAGEN_DIM_HEADS,
+	[DIM_HEADS_KV] = FAGEN_DIM_HEADS_KV, [DIM_SEQ_Q] = FAGEN_DIM_SEQ_Q,      [DIM_SEQ_K] = FAGEN_DIM_SEQ_K,
+	[DIM_BLOCKS_Q] = FAGEN_DIM_BLOCKS_Q, [DIM_BLOCKS_K] = FAGEN_DIM_BLOCKS_K};
+_Static_assert(sizeof((fagen_input_info *)0)->name == INPUT_NAME_MAX, "a name fits");
+_Static_assert(sizeof((fagen_input_info *)0)->dim / sizeof(int32_t) == INPUT_DIMS_MAX, "dimensions fit");
 
 static int info_give(void *out, const void *info, size_t size, const char *name, fagen_error *error)
 {
@@ -58,8 +54,9 @@ int fagen_spec_input(fagen_input_info *out, const fagen_spec *given, size_t inde
 	if (index >= (size_t)spec->input_count) {
 		struct diag diag = {0};
 		struct fault f = {.diag = &diag};
-		fault_fail(&f, FAGEN_ERROR_INVALID, "index", "index is %zu, but the spec has %d input%s, counted from 0.",
-		           index, spec->input_count, spec->input_count == 1 ? "" : "s");
+		fault_fail(&f, FAGEN_ERROR_INVALID, "index",
+		           "index is %zu, but the spec has %d input%s, counted from 0.", index, spec->input_count,
+		           spec->input_count == 1 ? "" : "s");
 		return fault_report(error, &f);
 	}
 	const struct input *input = &spec->input[index];

@@ -51,12 +51,13 @@ END_TEST
 
 START_TEST(a_spec_with_everything)
 {
-	const fagen_spec *spec = parse("head_dim: {qk: 192, v: 128}\ndtype: fp16\nlayout: packed\nkv_group: any\ndropout: 0.1\n"
-	                               "mask: document\nblocks: {size: {q: 64, k: 128}, from: lists}\n"
-	                               "score: \"s + rel[h, (q - k) % 9] * gate[b, h / (hq / hk), k]\"\n"
-	                               "inputs: {rel: {dtype: f32, shape: [heads, 9], grad: true},\n"
-	                               "         gate: {dtype: bf16, shape: [batch, heads_kv, seq_k]}}\n"
-	                               "passes: [forward, backward]");
+	const fagen_spec *spec =
+		parse("head_dim: {qk: 192, v: 128}\ndtype: fp16\nlayout: packed\nkv_group: any\ndropout: 0.1\n"
+	              "mask: document\nblocks: {size: {q: 64, k: 128}, from: lists}\n"
+	              "score: \"s + rel[h, (q - k) % 9] * gate[b, h / (hq / hk), k]\"\n"
+	              "inputs: {rel: {dtype: f32, shape: [heads, 9], grad: true},\n"
+	              "         gate: {dtype: bf16, shape: [batch, heads_kv, seq_k]}}\n"
+	              "passes: [forward, backward]");
 	const fagen_spec_info info = describe(spec);
 	ck_assert(info.head_dim_qk == 192 && info.head_dim_v == 128 && info.dtype == FAGEN_FP16);
 	ck_assert(info.layout == FAGEN_PACKED && info.kv_group == 0 && info.backward && info.lse);
@@ -70,7 +71,8 @@ START_TEST(a_spec_with_everything)
 	ck_assert(rel.dim[0] == FAGEN_DIM_HEADS && rel.dim[1] == FAGEN_DIM_NUMBER && rel.size[1] == 9);
 	ck_assert_str_eq(gate.name, "gate");
 	ck_assert(gate.dtype == FAGEN_BF16 && !gate.grad && gate.dims == 3);
-	ck_assert(gate.dim[0] == FAGEN_DIM_BATCH && gate.dim[1] == FAGEN_DIM_HEADS_KV && gate.dim[2] == FAGEN_DIM_SEQ_K);
+	ck_assert(gate.dim[0] == FAGEN_DIM_BATCH && gate.dim[1] == FAGEN_DIM_HEADS_KV &&
+	          gate.dim[2] == FAGEN_DIM_SEQ_K);
 	int seen = 0;
 	for (size_t i = 2; i < info.input_count; i++) {
 		const fagen_input_info in = input(spec, i);
@@ -85,7 +87,8 @@ END_TEST
 
 START_TEST(bytes_of_inputs)
 {
-	const fagen_spec *spec = parse("head_dim: 64\nlayout: padded\nblocks: {size: 64, from: bitmap}\nsink: true\npasses: [forward, backward]");
+	const fagen_spec *spec = parse(
+		"head_dim: 64\nlayout: padded\nblocks: {size: 64, from: bitmap}\nsink: true\npasses: [forward, backward]");
 	ck_assert_int_eq(describe(spec).layout, FAGEN_PADDED);
 	for (size_t i = 0; i < 2; i++) {
 		const fagen_input_info in = input(spec, i);

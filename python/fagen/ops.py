@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from . import launch, spec as specs
-from .launch import DTYPE_NAMES, DTYPES, EQUAL, Lengths
+from .launch import DTYPE_NAMES, EQUAL, Lengths
 
 SpecLike = Union[str, "os.PathLike[str]", Dict[str, Any]]
 

@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 
 import fagen
-import sim
 from conftest import GPU
-from fagen import launch, ops, spec as specs
+from fagen import launch, spec as specs
 from reference import attention, close, compare
 from sim import CAUSAL, TOP_LEFT, meaning
 

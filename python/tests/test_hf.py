@@ -6,7 +6,6 @@ transformers = pytest.importorskip("transformers")
 
 import fagen
 import sim
-from conftest import GPU
 from fagen import hf, ops
 from transformers import masking_utils
 
