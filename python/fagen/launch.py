@@ -106,7 +106,7 @@ def check_lengths(spec, q, k, lengths):
     for name, t in zip(lengths._fields, lengths[:4]):
         if t is None:
             continue
-        cu = name.startswith("cu")
+        cu = int(name.startswith("cu"))
         if spec.layout == "dense" or (cu and not packed):
             raise ValueError(f"{name} is given, but the spec's layout is {spec.layout}: write layout: {'packed' if cu else 'padded'} in the spec")
         if t.dtype != torch.int32 or t.dim() != 1 or t.shape[0] != batch + cu or t.stride(0) != 1:

@@ -287,6 +287,26 @@ def test_opcheck(device):
         torch.library.opcheck(torch.ops.fagen.forward.default, (*transposed, *op_arguments(device)[3:]), atol=1e-2, rtol=1e-2)
 
 
+def test_opcheck_packed_with_dropout(device):
+    q, k, v = (t.detach()[0].transpose(0, 1).contiguous().requires_grad_() for t in tensors(device, batch=1, sq=60))
+    cu = torch.tensor([0, 25, 60], dtype=torch.int32, device=device)
+    rng = torch.tensor([3, 4], device=device)
+    source = '{"head_dim": 64, "layout": "packed", "dropout": 0.5, "deterministic": true, "passes": ["forward", "backward"]}'
+    torch.library.opcheck(torch.ops.fagen.forward.default, (q, k, v, source, [], None, None, cu, cu, 35, 0, rng), atol=1e-2, rtol=1e-2)
+
+
+@pytest.mark.parametrize("dynamic", (False, True))
+def test_compile_packed(device, dynamic):
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda q, k, v, cu: fagen.flex(q * 2, k, v, "causal", cu_seqlens_q=cu, cu_seqlens_k=cu), backend="aot_eager",
+                             fullgraph=True, dynamic=dynamic)
+    for ends in ([0, 25, 60], [0, 10, 20, 44]):
+        q, k, v = (t.detach()[0].transpose(0, 1).contiguous() for t in tensors(device, batch=1, sq=ends[-1]))
+        cu = torch.tensor(ends, dtype=torch.int32, device=device)
+        with meaning(**CAUSAL):
+            assert torch.equal(compiled(q, k, v, cu), fagen.flex(q * 2, k, v, "causal", cu_seqlens_q=cu, cu_seqlens_k=cu))
+
+
 @pytest.mark.parametrize("dynamic", (False, True))
 def test_compile_without_graph_breaks(device, dynamic):
     torch._dynamo.reset()
