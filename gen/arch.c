@@ -21,13 +21,13 @@ const struct target target_table[TARGET_COUNT] = {
 /* mma_flop_clk is the dense 16-bit rate with float32 accumulation through mma.sync. The GeForce parts run it at half
  * the rate of the professional parts of the same target. 1925 of wgmma.s 4096 fits Hopper. For
  * sm_100 the rate of mma.sync is not published: 2048 is an estimate. L2 bandwidths are measured figures of public
- * microbenchmarks, rounded. H200 clock and launch cost fit measurements. The first row is the default. */
+ * microbenchmarks, rounded, and for Hopper the least that its native forward must have drawn. H200 clock and launch cost fit measurements. The first row is the default. */
 const struct device device_table[] = {
 	/* name             target     SMs  GHz    HBM   L2     MiB   mma   exp alu  launch */
-	{"H200",            "sm_90a",  132, 1.755, 4800, 5500,  50,   1925, 16, 128, 2.5},
-	{"H100",            "sm_90a",  132, 1.755, 3350, 5500,  50,   1925, 16, 128, 2.5},
+	{"H200",            "sm_90a",  132, 1.755, 4800, 6400,  50,   1925, 16, 128, 2.5},
+	{"H100",            "sm_90a",  132, 1.755, 3350, 6400,  50,   1925, 16, 128, 2.5},
 	{"H100 PCIe",       "sm_90a",  114, 1.620, 2039, 4500,  50,   1925, 16, 128, 2.5},
-	{"GH200",           "sm_90a",  132, 1.755, 4000, 5500,  50,   1925, 16, 128, 2.5},
+	{"GH200",           "sm_90a",  132, 1.755, 4000, 6400,  50,   1925, 16, 128, 2.5},
 	{"A100",            "sm_80",   108, 1.410, 2039, 4400,  40,   2048, 16, 64,  3.0},
 	{"B200",            "sm_100f", 148, 1.850, 8000, 10000, 126,  2048, 16, 128, 2.5},
 	{"B300",            "sm_100f", 148, 1.850, 8000, 10000, 126,  2048, 32, 128, 2.5},
