@@ -184,7 +184,7 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump iocheck iocheck-selftest model-report mutate-list
+.PHONY: bench bench-flex deviation plots real real-dump real-reach iocheck iocheck-selftest model-report mutate-list
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
@@ -210,6 +210,8 @@ build/python/dump: bench/real/requirements.txt
 	@touch $@
 real-dump: build/python/dump ## attention inputs of real models into build/real (CPU, needs PyPI)
 	build/python/dump/bin/python bench/real/dump.py
+real-reach: build/python/dump ## how often speculation would fail on the activations of real models (CPU, needs PyPI)
+	build/python/dump/bin/python bench/real/reach.py
 real: ## the attention layers of real models through fagen on this GPU
 	@$(PYTHON) bench/real/run.py $(REAL)
 
