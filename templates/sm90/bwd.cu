@@ -421,23 +421,17 @@ template <class Shared> DEVICE void dquery_add(Shared &smem, float *sums, const 
 	}
 }
 
-// A warpgroup, and the visit that it is at.
-struct Attended {
-	const int group;
-	unsigned visit;
-};
-
 // One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
 // Nothing is under way when it begins or ends.
 template <class Shared>
-DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], Attended &at, Shared &smem,
+DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int group, Shared &smem,
                          const Buffers &staged, const fagen_abi &p)
 {
-	const ItemNote &note = smem.note[at.visit % NOTES]; // read at each use: registers are full
-	const int stage = at.visit % STAGES, group = at.group;
-	const unsigned parity = at.visit / STAGES & 1;
-	const bool first = first_thread();
-	const auto leads = [&] { return DETERMINISTIC ? first_thread() : first; }; // kept from here it would cost a spill there
+	const ItemNote &note = smem.note[visit % NOTES]; // read at each use: registers are full
+	const int stage = visit % STAGES;
+	const unsigned parity = visit / STAGES & 1;
+	const bool first = first_thread(); // kept only where that costs no spill
+	const auto leads = [&] { return DETERMINISTIC || LAYOUT != LAYOUT_DENSE ? first_thread() : first; };
 	mbarrier_wait(smem.query_full[stage], parity);
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = walk_sq(note, p) - note.tile * TILE_M;
@@ -453,7 +447,7 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
-	words_wait(smem.rows, at.visit); // while products are under way
+	words_wait(smem.rows, visit); // while products are under way
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
@@ -468,21 +462,21 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		probabilities<false>(s, prob, p, in, note.own.b, note.head, smem.rows.of[stage].lse2);
 	else
 		probabilities<true>(s, prob, p, in, note.own.b, note.head, smem.rows.of[stage].lse2);
-	prob_make(prob, s, words_of(smem.rows, at.visit, group));
+	prob_make(prob, s, words_of(smem.rows, visit, group));
 	product_rs(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128));
 	wgmma_wait_group<1>(); // dP, while dV is under way
 	registers_pin(dp);
-	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, at.visit, group));
-	const int buffer = at.visit % 2, before = buffer ^ 1;
+	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, visit, group));
+	const int buffer = visit % 2, before = buffer ^ 1;
 	float dquery[DQUERY_ROWS / 2];
 	if constexpr (!DETERMINISTIC) {
-		mbarrier_wait(smem.dscore_empty[buffer], (at.visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
+		mbarrier_wait(smem.dscore_empty[buffer], (visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
 		dscore_store(smem.dscore[buffer][group], ds);
 		fence_proxy_async();
 		__syncwarp(); // writers of dS before the arrival of their warp
 		if (mov_tid_x() % 32 == 0)
 			mbarrier_arrive(smem.dscore_full[buffer]);
-		mbarrier_wait(smem.dscore_full[before], ((at.visit + 1) / 2 & 1) ^ 1); // before visit 0 there is none: ended
+		mbarrier_wait(smem.dscore_full[before], ((visit + 1) / 2 & 1) ^ 1); // before visit 0 there is none: ended
 		dquery_issue(dquery, smem, group, before);
 	}
 	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
@@ -522,10 +516,10 @@ DEVICE void keys_store(const float (&dkey)[HEAD_DIM_QK / 2], const float (&dvalu
 template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
-	Attended at = {group, 0};
+	unsigned visit = 0;
 #pragma unroll 1
-	while (visit_wait(smem, at.visit)) {
-		const ItemNote &first = smem.note[at.visit % NOTES];
+	while (visit_wait(smem, visit)) {
+		const ItemNote &first = smem.note[visit % NOTES];
 		float dkey[HEAD_DIM_QK / 2], dvalue[HEAD_DIM_V / 2];
 #pragma unroll
 		for (int i = 0; i < HEAD_DIM_QK / 2; i++)
@@ -545,17 +539,17 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		}
 #pragma unroll 1
 		do
-			visit_attend(dkey, dvalue, at, smem, staged, p);
-		while (!smem.note[at.visit++ % NOTES].last);
+			visit_attend(dkey, dvalue, visit, group, smem, staged, p);
+		while (!smem.note[visit++ % NOTES].last);
 
-		const unsigned last = at.visit - 1;
+		const unsigned last = visit - 1;
 		const ItemNote &note = smem.note[last % NOTES];
 		float dquery[DQUERY_ROWS / 2];
 		if (first_thread()) // the item's products have read V; dQ reads K once more
 			mbarrier_arrive(smem.value_empty);
 		if constexpr (!DETERMINISTIC) {
 			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
-			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((at.visit + 1) / 2 & 1) ^ 1);
+			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((visit + 1) / 2 & 1) ^ 1);
 			dquery_issue(dquery, smem, group, last % 2);
 			wgmma_wait_group<0>();
 			registers_pin(dquery);
