@@ -37,11 +37,20 @@ void key_record(struct key_builder *builder, uint32_t tag, const void *bytes, si
 		SHA256Update(&builder->hash, bytes, len);
 }
 
+struct key_builder *key_copy(const struct key_builder *from)
+{
+	struct key_builder *builder = key_begin();
+	*builder = *from;
+	return builder;
+}
+
 void key_finish(struct store_key *key, struct key_builder *builder)
 {
 	SHA256Final(key->bytes, &builder->hash);
 	free(builder);
 }
+
+void key_drop(struct key_builder *builder) { free(builder); }
 
 void key_hex(char hex[65], const struct store_key *key)
 {

@@ -17,7 +17,9 @@ struct store_key { uint8_t bytes[32]; };
 struct key_builder;
 struct key_builder *key_begin(void);
 void key_record(struct key_builder *, uint32_t tag, const void *bytes, size_t len);
+struct key_builder *key_copy(const struct key_builder *);  /* goes on from where this one is */
 void key_finish(struct store_key *, struct key_builder *); /* frees the builder */
+void key_drop(struct key_builder *);                       /* frees it alone; NULL is ignored */
 void key_hex(char hex[65], const struct store_key *);
 
 struct store_entry {      /* what is kept for one kernel; owns its bytes */

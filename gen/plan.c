@@ -250,12 +250,11 @@ static int auto_refuse(const struct plan *plan, const struct template_model *mod
 	return result;
 }
 
-int plan_with(struct plan *plan, const struct template_model *model, const struct spec *spec,
-              const struct program *program, const struct target *target, const struct device *device,
-              const struct problem *problem, enum pass pass, struct diag *diag)
+/* A problem that was checked. false: no tile is admissible, and nobody was told. */
+static bool plan_try(struct plan *plan, const struct template_model *model, const struct spec *spec,
+                     const struct program *program, const struct target *target, const struct device *device,
+                     const struct problem *problem, enum pass pass)
 {
-	if (problem_check(problem, spec->kv_group, diag) != 0)
-		return -1;
 	memset(plan, 0, sizeof *plan);
 	plan->pass = pass;
 	plan->target = target;
@@ -277,10 +276,21 @@ int plan_with(struct plan *plan, const struct template_model *model, const struc
 		candidate_add(plan, &memo, model, spec, program, &tile[i]);
 	plan->chosen = candidate_choose(plan);
 	if (plan->chosen < 0)
-		return is_auto(wish) ? auto_refuse(plan, model, spec, program, diag)
-		                     : request_refuse(plan, model, spec, program, diag);
+		return false;
 	recipe_fill(&plan->recipe, model, spec, program, &plan->candidate[plan->chosen], target, problem);
-	return 0;
+	return true;
+}
+
+int plan_with(struct plan *plan, const struct template_model *model, const struct spec *spec,
+              const struct program *program, const struct target *target, const struct device *device,
+              const struct problem *problem, enum pass pass, struct diag *diag)
+{
+	if (problem_check(problem, spec->kv_group, diag) != 0)
+		return -1;
+	if (plan_try(plan, model, spec, program, target, device, problem, pass))
+		return 0;
+	return model->naive || is_auto(&spec->tile[pass]) ? auto_refuse(plan, model, spec, program, diag)
+	                                                  : request_refuse(plan, model, spec, program, diag);
 }
 
 /* What is told of a template that was tried beside the one that serves. */
@@ -309,17 +319,17 @@ static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const
 		                 pass_names[pass], target->name);
 	if (rows == 1)
 		return plan_with(plan, row[0], spec, program, target, device, problem, pass, diag);
+	if (problem_check(problem, spec->kv_group, diag) != 0)
+		return -1;
 	struct plan *tried = calloc((size_t)rows, sizeof *tried);
 	if (tried == NULL)
 		return diag_fail(diag, "out of memory");
 	bool serves[TEMPLATES_MAX];
 	int best = -1;
 	for (int i = 0; i < rows; i++) {
-		struct diag why = {0}; /* others may still serve */
 		tried[i].problem = *problem;
 		serves[i] = problem->align >= row[i]->align_min &&
-		            plan_with(&tried[i], row[i], spec, program, target, device, problem, pass, &why) == 0;
-		diag_free(&why);
+		            plan_try(&tried[i], row[i], spec, program, target, device, problem, pass);
 		if (serves[i] && (best < 0 || tried[i].candidate[tried[i].chosen].time_us <
 		                                      tried[best].candidate[tried[best].chosen].time_us))
 			best = i;

@@ -29,22 +29,26 @@ struct recorder {
 	struct text *explain;
 };
 
-static void record(struct recorder *recorder, enum key_tag tag, const char *bytes, size_t len)
+static void explain_record(struct text *explain, enum key_tag tag, const char *bytes, size_t len)
 {
-	key_record(recorder->builder, tag, bytes, len);
-	if (!recorder->explain)
-		return;
 	SHA2_CTX hash;
 	uint8_t digest[32];
 	SHA256Init(&hash);
 	SHA256Update(&hash, (const uint8_t *)bytes, len);
 	SHA256Final(digest, &hash);
-	text_addf(recorder->explain, "%-12s %8zu bytes  ", key_tag_names[tag], len);
+	text_addf(explain, "%-12s %8zu bytes  ", key_tag_names[tag], len);
 	for (int i = 0; i < DIGEST_SHOWN; i++)
-		text_addf(recorder->explain, "%02x", digest[i]);
+		text_addf(explain, "%02x", digest[i]);
 	if (tag != KEY_SOURCE)
-		text_addf(recorder->explain, "  %.*s", (int)len, bytes);
-	text_puts(recorder->explain, "\n");
+		text_addf(explain, "  %.*s", (int)len, bytes);
+	text_puts(explain, "\n");
+}
+
+static void record(struct recorder *recorder, enum key_tag tag, const char *bytes, size_t len)
+{
+	key_record(recorder->builder, tag, bytes, len);
+	if (recorder->explain)
+		explain_record(recorder->explain, tag, bytes, len);
 }
 
 static void record_string(struct recorder *recorder, enum key_tag tag, const char *string)
@@ -52,17 +56,30 @@ static void record_string(struct recorder *recorder, enum key_tag tag, const cha
 	record(recorder, tag, string, strlen(string));
 }
 
-int cubin_key(struct store_key *key, struct text *explain, struct compiler *compiler, const struct text *source,
-              const struct target *target, struct diag *diag)
+static void record_source(struct recorder *recorder, const struct text *source)
 {
-	struct text identity = {0};
-	if (compiler_identity(&identity, compiler, diag) != 0)
-		return -1;
-	struct recorder recorder = {key_begin(), explain};
 	char schema[16];
 	snprintf(schema, sizeof schema, "%d", KEY_SCHEMA_VERSION);
-	record_string(&recorder, KEY_SCHEMA, schema);
-	record(&recorder, KEY_SOURCE, text_str(source), source->len);
+	record_string(recorder, KEY_SCHEMA, schema);
+	record(recorder, KEY_SOURCE, text_str(source), source->len);
+}
+
+struct key_builder *cubin_key_begin(const struct text *source)
+{
+	struct recorder recorder = {key_begin(), NULL};
+	record_source(&recorder, source);
+	return recorder.builder;
+}
+
+/* All that follows the source. The builder is consumed. */
+static int key_complete(struct store_key *key, struct recorder recorder, struct compiler *compiler,
+                        const struct target *target, struct diag *diag)
+{
+	struct text identity = {0};
+	if (compiler_identity(&identity, compiler, diag) != 0) {
+		key_drop(recorder.builder);
+		return -1;
+	}
 	record_string(&recorder, KEY_PROGRAM, NVRTC_PROGRAM_NAME);
 	struct nvrtc_options options;
 	nvrtc_options_make(&options, target);
@@ -83,6 +100,14 @@ int cubin_key(struct store_key *key, struct text *explain, struct compiler *comp
 	key_finish(key, recorder.builder);
 	text_free(&identity);
 	return 0;
+}
+
+int cubin_key(struct store_key *key, struct text *explain, struct compiler *compiler, const struct text *source,
+              const struct target *target, struct diag *diag)
+{
+	struct recorder recorder = {key_begin(), explain};
+	record_source(&recorder, source);
+	return key_complete(key, recorder, compiler, target, diag);
 }
 
 /* ---- get ---- */
@@ -120,9 +145,16 @@ static bool from_store(struct cubin *cubin, struct store *store, const struct st
 int cubin_get(struct cubin *cubin, struct store *store, struct compiler *compiler, const struct text *source,
               const struct target *target, const struct recipe *recipe, struct diag *diag)
 {
+	return cubin_get_begun(cubin, cubin_key_begin(source), store, compiler, source, target, recipe, diag);
+}
+
+int cubin_get_begun(struct cubin *cubin, struct key_builder *begun, struct store *store, struct compiler *compiler,
+                    const struct text *source, const struct target *target, const struct recipe *recipe,
+                    struct diag *diag)
+{
 	struct store_key key;
 	*cubin = (struct cubin){0};
-	if (cubin_key(&key, NULL, compiler, source, target, diag) != 0)
+	if (key_complete(&key, (struct recorder){begun, NULL}, compiler, target, diag) != 0)
 		return -1;
 	bool hit = from_store(cubin, store, &key, target);
 	if (!hit) {

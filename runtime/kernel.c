@@ -170,7 +170,10 @@ static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], c
 		struct text recipe = {0};
 		recipe_print(&recipe, &pass->recipe);
 		key_record(key, 'p', &i, sizeof i);
-		key_record(key, 's', text_str(&source[i]), source[i].len);
+		struct store_key digest;
+		pass->key = cubin_key_begin(&source[i]);
+		key_finish(&digest, key_copy(pass->key));
+		key_record(key, 's', digest.bytes, sizeof digest.bytes);
 		key_record(key, 'r', text_str(&recipe), recipe.len);
 		text_free(&recipe);
 		rc = pieces_find(pass, f);
@@ -189,8 +192,10 @@ int kernel_compile(struct fagen_kernel *k, const void *sources, struct fault *f)
 		struct kernel_pass *pass = &k->pass[i];
 		if (!pass->recipe.kernel_count)
 			continue;
-		if (cubin_get(&cubin[i], k->runtime->store, k->runtime->compiler, &source[i], k->target, &pass->recipe,
-		              f->diag)) {
+		struct key_builder *begun = pass->key ? pass->key : cubin_key_begin(&source[i]);
+		pass->key = NULL;
+		if (cubin_get_begun(&cubin[i], begun, k->runtime->store, k->runtime->compiler, &source[i], k->target,
+		                    &pass->recipe, f->diag)) {
 			f->nvrtc_result = cubin[i].nvrtc_result;
 			rc = fault_stage(f, FAGEN_ERROR_COMPILER);
 			break;

@@ -23,6 +23,7 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 	cu_kernel entry[RECIPE_KERNELS_MAX];
 	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
 	struct recipe recipe;
+	struct key_builder *key;   /* of its cubin up to the source, which is hashed once; NULL when used or not made here */
 	int registers, spill_bytes, smem_bytes;
 	int tile_m, tile_n;
 	const char *source;        /* "cache", "compiled", "pack" */

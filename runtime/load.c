@@ -148,6 +148,7 @@ void kernel_free(struct fagen_kernel *k)
 		if (k->pass[i].library && ours)
 			driver_calls(k->runtime->driver)->cuLibraryUnload(k->pass[i].library);
 		free(k->pass[i].plan);
+		key_drop(k->pass[i].key);
 	}
 	diag_free(&diag);
 	free(k);

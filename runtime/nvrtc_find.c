@@ -77,6 +77,12 @@ static bool try_named(struct nvrtc_place *place, const char *asked)
 	return stat(asked, &st) == 0 && S_ISDIR(st.st_mode) ? try_tree(place, asked) : try_file(place, asked);
 }
 
+static int is_nvrtc(struct dl_phdr_info *object, size_t size, void *unused)
+{
+	const char *slash = strrchr(object->dlpi_name, '/');
+	return strstr(slash ? slash : object->dlpi_name, "libnvrtc") != NULL;
+}
+
 /* A copy that the program has loaded already (PyTorch's, for one) is shared, not doubled. */
 static bool try_mapped(struct nvrtc_place *place, const char *soname)
 {
@@ -170,7 +176,8 @@ static void find_builtins_in(struct nvrtc_place *place, const char *library)
 
 static bool search(struct nvrtc_place *place)
 {
-	for (int i = 0; i < SONAME_COUNT; i++)
+	/* Asking the loader for what it has not loaded makes it look through all its folders. */
+	for (int i = 0; i < SONAME_COUNT && dl_iterate_phdr(is_nvrtc, NULL); i++)
 		if (try_mapped(place, sonames[i]))
 			return true;
 	if (try_tree(place, secure_getenv("CUDA_HOME")) || try_tree(place, secure_getenv("CUDA_PATH")))

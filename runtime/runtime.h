@@ -42,6 +42,10 @@ int MUST_USE compiler_ptx(struct text *, struct compiler *, const struct text *s
 /* Looks in the store, else compiles under the shard's lock and publishes. */
 int MUST_USE cubin_get(struct cubin *, struct store *, struct compiler *, const struct text *source,
                        const struct target *, const struct recipe *, struct diag *);
+/* The same for whoever has hashed the source already: `begun` is what cubin_key_begin gave for it, and is consumed. */
+struct key_builder *cubin_key_begin(const struct text *source);
+int MUST_USE cubin_get_begun(struct cubin *, struct key_builder *begun, struct store *, struct compiler *,
+                             const struct text *source, const struct target *, const struct recipe *, struct diag *);
 /* The key of that cubin, for `cache show` and -d k: appends the digest of every record. */
 int MUST_USE cubin_key(struct store_key *, struct text *explain, struct compiler *, const struct text *source,
                        const struct target *, struct diag *);

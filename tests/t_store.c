@@ -33,6 +33,16 @@ START_TEST(key_golden)
 	key_finish(&key, b);
 	check_key(&key, "ac96edc390851692e75c572d0bdeaa17755c781f77756c00b55ca81ec25b4b9a");
 
+	b = key_begin();
+	key_record(b, 1, "1", 1);
+	key_record(b, 2, "__global__ void f() {}\n", 23);
+	struct key_builder *copy = key_copy(b); /* goes its own way from here */
+	key_record(b, 5, "sm_80", 5);
+	key_drop(b);
+	key_record(copy, 5, "sm_90a", 6);
+	key_finish(&key, copy);
+	check_key(&key, "ac96edc390851692e75c572d0bdeaa17755c781f77756c00b55ca81ec25b4b9a");
+
 	uint8_t bytes[256 * 300];
 	for (size_t i = 0; i < sizeof bytes; i++)
 		bytes[i] = (uint8_t)i;
