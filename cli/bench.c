@@ -24,6 +24,7 @@ static void usage(FILE *out)
 	      "  --naive           standard attention too: scores in memory\n"
 	      "  --sweep           time every tile that the model admits (but those predicted 2.5 times slower than its choice), and\n"
 	      "                    sum up: predicted over measured, and regret, the time of the choice over that of the fastest\n"
+	      "  --wisdom FILE     measured tiles, as fagen tune writes them, before the planner's choice\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n",
 	      out);
@@ -67,8 +68,9 @@ static int kernel_bench(struct bench *b, const fagen_kernel *kernel, bool naive,
 		if (!made)
 			continue;
 		/* The kernel may have been planned for another problem of its class. */
-		if ((naive ? plan_naive : plan_make)(plan, b->spec, b->program, made->target, made->device, &b->problem,
-		                                     pass, diag))
+		if (naive ? plan_naive(plan, b->spec, b->program, made->target, made->device, &b->problem, pass, diag)
+		          : plan_tuned(plan, runtime_wisdom(b->rt), b->spec, b->program, made->target, made->device,
+		                       &b->problem, pass, diag))
 			return -1;
 		const struct candidate *c = &plan->candidate[plan->chosen];
 		struct row row = {.kernel = naive ? "standard" : "fagen",
@@ -125,7 +127,8 @@ static int bench_run(const struct bench_options *options, char **paths, int coun
 		goto out;
 	}
 	b->options = options;
-	if (fagen_open(&b->rt, NULL, &error) != FAGEN_OK) {
+	const fagen_config config = {.struct_size = sizeof config, .wisdom_path = options->wisdom};
+	if (fagen_open(&b->rt, &config, &error) != FAGEN_OK) {
 		error_give(&diag, &error, &status);
 		goto out;
 	}
@@ -163,13 +166,14 @@ out:
 
 int cmd_bench(int argc, char **argv)
 {
-	enum { DEVICE = 256, NAIVE, JSON, SWEEP };
+	enum { DEVICE = 256, NAIVE, JSON, SWEEP, WISDOM };
 	static const struct option longs[] = {
 		PROBLEM_FLAGS,
 		{"device", required_argument, NULL, DEVICE},
 		{"naive", no_argument, NULL, NAIVE},
 		{"json", no_argument, NULL, JSON},
 		{"sweep", no_argument, NULL, SWEEP},
+		{"wisdom", required_argument, NULL, WISDOM},
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
@@ -190,6 +194,7 @@ int cmd_bench(int argc, char **argv)
 			break;
 		case NAIVE: o.naive = true; break;
 		case JSON: o.json = true; break;
+		case WISDOM: o.wisdom = optarg; break;
 		case SWEEP: o.sweep = true; break;
 		case 'h': usage(stdout); return EXIT_SUCCESS;
 		default: bad = -1;
@@ -198,6 +203,10 @@ int cmd_bench(int argc, char **argv)
 	if (!bad && o.sweep && o.naive) {
 		fputs("fagen bench: --sweep is about tiles, and standard attention has one: leave --naive out.\n",
 		      stderr);
+		bad = -1;
+	}
+	if (!bad && o.sweep && o.wisdom) {
+		fputs("fagen bench: --sweep is about the planner's own choice: leave --wisdom out.\n", stderr);
 		bad = -1;
 	}
 	if (!bad && optind == argc) {

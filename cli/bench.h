@@ -11,6 +11,7 @@ enum { SETS_MAX = 16 };
 struct bench_options {
 	struct problem_flags problem;
 	int device;
+	const char *wisdom; /* NULL: none */
 	bool naive, json, sweep;
 };
 
@@ -59,6 +60,9 @@ void tile_name(char name[32], const struct candidate *);
 
 /* ---- bench_sweep.c ---- */
 
+/* The spec with this tile, and no pass behind this one: what a user would write to ask for it. A backward pass comes with a
+ * forward one, always the same, which is compiled once. */
+void tile_spec(struct text *yaml, const struct spec *, enum pass, const struct candidate *);
 /* Times every legal tile of every pass of the specs. An exit status. */
 int sweep_run(struct bench *, char **paths, int count, struct diag *);
 

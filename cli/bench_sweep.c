@@ -52,9 +52,7 @@ static int fail(struct sweep *s, int status)
 
 /* ---- what there is to time ---- */
 
-/* The spec with this tile, and no pass behind this one: what a user would write to ask for it. A backward pass comes with a
- * forward one, always the same, which is compiled once. */
-static void tile_spec(struct text *yaml, const struct spec *spec, enum pass pass, const struct candidate *c)
+void tile_spec(struct text *yaml, const struct spec *spec, enum pass pass, const struct candidate *c)
 {
 	struct spec *one = malloc(sizeof *one);
 	if (!one)

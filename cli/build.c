@@ -16,8 +16,8 @@ int build_source(struct build *b, fagen_runtime *rt)
 {
 	const struct spec *spec = &b->input->spec;
 	const struct program *program = &b->input->program;
-	return plan_make(&b->plan, spec, program, b->target, device_list_for_target(runtime_devices(rt), b->target),
-	                 &spec->assume, b->pass, &b->diag) ||
+	return plan_tuned(&b->plan, runtime_wisdom(rt), spec, program, b->target,
+	                  device_list_for_target(runtime_devices(rt), b->target), &spec->assume, b->pass, &b->diag) ||
 	                       source_emit(&b->source, spec, program, &b->plan, runtime_templates(rt), &b->diag)
 	               ? -1
 	               : 0;

@@ -11,6 +11,7 @@ enum { CASES_MAX = 64 };
 
 struct options {
 	int device;
+	const char *wisdom; /* NULL: none */
 	bool json, naive;
 	const char *cases[CASES_MAX];
 	int case_count;
@@ -44,6 +45,7 @@ static void usage(FILE *f)
 	      "                lq16-0-33, lk9: lengths of the entries of a padded or packed batch, else by the seed; whole: all full\n"
 	      "                planned: plan the kernel for these shapes and not for what the spec assumes\n"
 	      "  --device N    CUDA device (default 0)\n"
+	      "  --wisdom FILE check with measured tiles, as fagen tune writes them\n"
 	      "  --naive       check the naive kernels\n"
 	      "  --json        one object per case\n\n"
 	      "SPEC:CASE, as printed for every case, runs that case alone.\n"
@@ -143,6 +145,7 @@ int cmd_check(int argc, char **argv)
 	static const struct option longs[] = {
 		{"case", required_argument, NULL, 'c'}, {"device", required_argument, NULL, 'D'},
 		{"naive", no_argument, NULL, 'n'},      {"json", no_argument, NULL, 'j'},
+		{"wisdom", required_argument, NULL, 'w'},
 		{"help", no_argument, NULL, 'h'},       {NULL, 0, NULL, 0}};
 	struct options options = {0};
 	char *end;
@@ -167,6 +170,7 @@ int cmd_check(int argc, char **argv)
 				return EXIT_USAGE;
 			}
 			break;
+		case 'w': options.wisdom = optarg; break;
 		case 'n': options.naive = true; break;
 		case 'j': options.json = true; break;
 		case 'h': usage(stdout); return 0;
@@ -178,7 +182,8 @@ int cmd_check(int argc, char **argv)
 	}
 	fagen_runtime *rt;
 	fagen_error error = {.struct_size = sizeof error};
-	if (fagen_open(&rt, NULL, &error)) {
+	const fagen_config config = {.struct_size = sizeof config, .wisdom_path = options.wisdom};
+	if (fagen_open(&rt, &config, &error)) {
 		fprintf(stderr, "%s\n", error.message);
 		return EXIT_MACHINE;
 	}

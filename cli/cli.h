@@ -16,6 +16,8 @@ int cmd_check(int argc, char **argv);
 int cmd_deviation(int argc, char **argv); /* fagen check --deviation */
 int cmd_bench(int argc, char **argv);
 int cmd_calibrate(int argc, char **argv);
+int cmd_tune(int argc, char **argv);
+int cmd_wisdom(int argc, char **argv);
 int cmd_cache(int argc, char **argv);
 int cmd_pack(int argc, char **argv);
 int cmd_env(int argc, char **argv);

@@ -10,7 +10,7 @@
 #include "gen/gen.h"
 
 struct request { /* 0 or NULL: as the spec assumes */
-	const char *spec, *gpu, *target;
+	const char *spec, *gpu, *target, *wisdom;
 	struct problem_flags problem;
 	int align;
 	int pass; /* -1: those of the spec */
@@ -26,6 +26,7 @@ static void usage(FILE *out)
 	      "  --target NAME     plan code for this target (default: the GPU's best; with no --gpu, for the target's "
 	      "usual GPU)\n" PROBLEM_FLAGS_USAGE "  --align 16|2      multiple of bytes of every pointer and stride\n"
 	      "  --pass NAME       forward or backward\n"
+	      "  --wisdom FILE     measured tiles, as fagen tune writes them, before the planner's choice\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n"
 	      "GPUs, and those of the file that FAGEN_DEVICES names:",
@@ -38,13 +39,14 @@ static void usage(FILE *out)
 /* 0: go on; else an exit status, of which EXIT_SUCCESS is -1. */
 static int request_read(struct request *r, int argc, char **argv)
 {
-	enum { ALIGN = 256, GPU, TARGET, PASS, JSON };
+	enum { ALIGN = 256, GPU, TARGET, PASS, WISDOM, JSON };
 	static const struct option options[] = {
 		PROBLEM_FLAGS,
 		{"align", required_argument, NULL, ALIGN},
 		{"gpu", required_argument, NULL, GPU},
 		{"target", required_argument, NULL, TARGET},
 		{"pass", required_argument, NULL, PASS},
+		{"wisdom", required_argument, NULL, WISDOM},
 		{"json", no_argument, NULL, JSON},
 		{"help", no_argument, NULL, 'h'},
 		{NULL, 0, NULL, 0},
@@ -76,6 +78,7 @@ static int request_read(struct request *r, int argc, char **argv)
 				bad = -1;
 			}
 			break;
+		case WISDOM: r->wisdom = optarg; break;
 		case JSON: r->json = true; break;
 		case 'h': usage(stdout); return -1;
 		default: bad = -1;
@@ -182,13 +185,15 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	struct program *program = malloc(sizeof *program);
 	struct plan *plan = malloc(sizeof *plan);
 	struct device_list *devices = malloc(sizeof *devices);
+	struct wisdom wisdom = {0};
 	struct problem problem;
 	int result = -1;
 	if (!spec || !program || !plan || !devices) {
 		diag_fail(diag, "Out of memory.");
 		goto out;
 	}
-	if (device_list_load(devices, getenv("FAGEN_DEVICES"), diag) != 0 || spec_load(spec, r->spec, diag) != 0 ||
+	if (device_list_load(devices, getenv("FAGEN_DEVICES"), diag) != 0 ||
+	    (r->wisdom && wisdom_load(&wisdom, r->wisdom, diag) != 0) || spec_load(spec, r->spec, diag) != 0 ||
 	    program_lower(program, spec, diag) != 0)
 		goto out;
 	diag->file = r->spec;
@@ -212,7 +217,7 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	for (int pass = 0; pass < PASS_COUNT; pass++) {
 		if (!spec->passes[pass] || (r->pass >= 0 && r->pass != pass))
 			continue;
-		if (plan_make(plan, spec, program, target, device, &problem, pass, diag) != 0) {
+		if (plan_tuned(plan, r->wisdom ? &wisdom : NULL, spec, program, target, device, &problem, pass, diag) != 0) {
 			result = -1;
 			continue;
 		}
@@ -228,6 +233,7 @@ static int explain(struct text *text, struct diag *diag, const struct request *r
 	if (r->json)
 		text_puts(text, "\n]}\n");
 out:
+	wisdom_free(&wisdom);
 	free(spec);
 	free(program);
 	free(plan);

@@ -15,6 +15,7 @@ struct options {
 	const char *dump;   /* stage letters */
 	const char *emit;   /* NULL: the table; else cu, ptx, cubin */
 	const char *output;
+	const char *wisdom; /* NULL: none */
 	int jobs;
 	bool json;
 };
@@ -39,6 +40,8 @@ static void usage(FILE *f)
 	      "       fagen check SPEC... [...]        run on the GPU and compare with the reference\n"
 	      "       fagen bench SPEC... [...]        time on the GPU, predicted beside measured\n"
 	      "       fagen calibrate [...]            measure the GPU, for the planner\n"
+	      "       fagen tune SPEC... -o FILE [...] measure which tiles are the fastest, for --wisdom FILE\n"
+	      "       fagen wisdom FILE... [...]       check, merge and export such files\n"
 	      "       fagen cache [stats|path|verify|gc|clear]\n"
 	      "       fagen pack build|ls|verify|merge|export   kernels for programs without a compiler, in one file\n"
 	      "       fagen env                        driver, compiler, GPUs, folders: what was found and where\n"
@@ -48,6 +51,7 @@ static void usage(FILE *f)
 	      "  --pass NAME      only this pass (forward, backward)\n"
 	      "  --emit KIND      write cu, ptx or cubin of one target and pass instead of the table\n"
 	      "  -o FILE          where --emit writes; - is the standard output (default)\n"
+	      "  --wisdom FILE    measured tiles, as fagen tune writes them, before the planner's choice\n"
 	      "  -j N             compile N at a time (default: one for each CPU)\n"
 	      "  -d LETTERS       dump stages to the standard error:\n",
 	      f);
@@ -237,7 +241,8 @@ static int run(const struct options *opt, char **paths, int path_count) /* path_
 	}
 	if (bad)
 		goto out;
-	if (fagen_open(&rt, NULL, &error) != FAGEN_OK) {
+	const fagen_config config = {.struct_size = sizeof config, .wisdom_path = opt->wisdom};
+	if (fagen_open(&rt, &config, &error) != FAGEN_OK) {
 		fprintf(stderr, "fagen: %s\n", error.message);
 		status = EXIT_MACHINE;
 		goto out;
@@ -292,13 +297,14 @@ out:
 
 static int cmd_build(int argc, char **argv)
 {
-	enum { OPT_TARGET = 256, OPT_PASS, OPT_EMIT, OPT_JSON, OPT_VERSION };
+	enum { OPT_TARGET = 256, OPT_PASS, OPT_EMIT, OPT_JSON, OPT_VERSION, OPT_WISDOM };
 	static const struct option longs[] = {
 		{"target", required_argument, NULL, OPT_TARGET},
 		{"pass", required_argument, NULL, OPT_PASS},
 		{"emit", required_argument, NULL, OPT_EMIT},
 		{"json", no_argument, NULL, OPT_JSON},
 		{"version", no_argument, NULL, OPT_VERSION},
+		{"wisdom", required_argument, NULL, OPT_WISDOM},
 		{"help", no_argument, NULL, 'h'},
 		{0},
 	};
@@ -327,6 +333,7 @@ static int cmd_build(int argc, char **argv)
 			}
 			opt.emit = optarg;
 			break;
+		case OPT_WISDOM: opt.wisdom = optarg; break;
 		case OPT_JSON: opt.json = true; break;
 		case OPT_VERSION: puts("fagen " FAGEN_VERSION); return 0;
 		case 'o': opt.output = optarg; break;
@@ -373,7 +380,8 @@ int main(int argc, char **argv)
 		int (*run)(int, char **);
 	} commands[] = {
 		{"explain", cmd_explain}, {"check", cmd_check}, {"bench", cmd_bench}, {"calibrate", cmd_calibrate},
-		{"cache", cmd_cache},     {"pack", cmd_pack},   {"env", cmd_env},     {"init", cmd_init},
+		{"tune", cmd_tune},       {"wisdom", cmd_wisdom}, {"cache", cmd_cache}, {"pack", cmd_pack},
+		{"env", cmd_env},         {"init", cmd_init},
 	};
 	for (size_t i = 0; argc > 1 && i < sizeof commands / sizeof *commands; i++)
 		if (strcmp(argv[1], commands[i].name) == 0)

@@ -95,6 +95,9 @@ int MUST_USE problem_parse(struct problem *, const char *text, struct diag *); /
 /* Counts in range, heads_q a multiple of heads_kv, their ratio the spec's kv_group (0: any). */
 int MUST_USE problem_check(const struct problem *, int kv_group, struct diag *);
 
+/* The class whose measured tile serves the problem: batch and lengths rounded up to powers of two. */
+void problem_class(struct problem *, const struct problem *);
+
 /* ---- spec.c: what the user asked ------------------------------------------------------------------------------- */
 
 enum dtype { DTYPE_FP16, DTYPE_BF16 };
@@ -232,6 +235,8 @@ int MUST_USE spec_parse(struct spec *, const char *yaml, size_t len, const char 
 /* The same, from a file of at most 1 MiB. */
 int MUST_USE spec_load(struct spec *, const char *path, struct diag *);
 void spec_print(struct text *, const struct spec *);      /* valid YAML, every key written out: parses back to the same spec */
+/* One line of YAML: the keys that decide how fast kernels of a pass can be and are not as by default. Equal for equal attention. */
+void spec_canonical(struct text *, const struct spec *, enum pass);
 void spec_reference(struct text *);                       /* `fagen -h spec`, from the table */
 void spec_schema(struct text *);                          /* JSON schema, from the table */
 void spec_starter(struct text *);                         /* `fagen init`: a commented spec that parses */
@@ -430,6 +435,46 @@ struct range program_query_range(const struct program *, int run, int64_t sq, in
 struct staging { int head, row, col, cell; };
 struct staging program_staging(const struct program *, const struct spec *, int tile_m, int tile_n);
 
+/* ---- wisdom.c, wisdom_text.c: which tile was measured to be the fastest ------------------------------------------- */
+
+enum { WISDOM_TILE_MAX = RECIPE_NAME_MAX + 48 };
+
+struct tile_choice { char templ[RECIPE_NAME_MAX]; struct tile_request tile; }; /* "sm90/fwd 128x128 w12 s2" */
+
+struct tuned { /* what a measurement found */
+	struct tile_choice tile, planner; /* the fastest, and what the planner chose by itself */
+	int64_t ns, planner_ns;           /* of a launch of either, nanoseconds */
+	int noise;                        /* a thousandth of ns each: how far rounds were from ns, in the median */
+	int rounds;                       /* in which all were timed by turns */
+};
+
+struct wisdom_entry { /* one line of a file */
+	enum pass pass;
+	char gpu[DEVICE_NAME_MAX];        /* as the planner calls it, and its SMs: the GPU class */
+	int sms;
+	struct problem problem;           /* a problem_class */
+	char *spec;                       /* spec_canonical; owned */
+	struct tuned tuned;
+};
+
+/* Lines in the order of their keys: all but `tuned`, each once. All zero: none. Given to the planner, never looked for. */
+struct wisdom { int count, room; struct wisdom_entry *entry; };
+
+void wisdom_free(struct wisdom *);
+/* Adds a line; entry->spec is copied. Of two with one key the one of more rounds stays, then the faster: in whatever order lines
+ * come, and however often, the result is the same. -1: out of memory. */
+int MUST_USE wisdom_add(struct wisdom *, const struct wisdom_entry *);
+int MUST_USE wisdom_merge(struct wisdom *, const struct wisdom *from);
+/* The key of an entry: all but `tuned`. entry->spec is the caller's to free. */
+void wisdom_key(struct wisdom_entry *, const struct spec *, const struct device *, const struct problem *, enum pass);
+/* NULL: none. */
+const struct wisdom_entry *wisdom_find(const struct wisdom *, const struct wisdom_entry *key);
+/* Merges the lines of a text or a file into what is there: all of them, or none and an error. */
+int MUST_USE wisdom_parse(struct wisdom *, const char *text, size_t len, const char *file, struct diag *);
+int MUST_USE wisdom_load(struct wisdom *, const char *path, struct diag *);
+void wisdom_print(struct text *, const struct wisdom *); /* reads back as it was */
+void tile_choice_print(char to[WISDOM_TILE_MAX], const struct tile_choice *);
+
 /* ---- plan.c: what was decided, for one pass on one device ------------------------------------------------------- */
 
 enum {
@@ -485,6 +530,13 @@ struct plan {
 		double time_us;            /* predicted for its best tile */
 		char reason[REASON_MAX];   /* why it cannot; empty: it can */
 	} other[OTHERS_MAX];
+	enum tuning {
+		TUNING_OFF,            /* no wisdom was given, or the spec names a tile */
+		TUNING_MISSING,        /* it has no line for this */
+		TUNING_STALE,          /* its tile is none of today's candidates: the planner chose */
+		TUNING_USED
+	} tuning;
+	struct tuned tuned;            /* of TUNING_STALE and TUNING_USED */
 	double standard_bytes;         /* HBM bytes of standard attention, scores in memory (the naive kernels) */
 	double useful_flop;            /* of the visible cells alone: what TFLOP/s are counted from */
 	struct recipe recipe;
@@ -492,6 +544,9 @@ struct plan {
 
 int MUST_USE plan_make(struct plan *, const struct spec *, const struct program *, const struct target *,
                        const struct device *, const struct problem *, enum pass, struct diag *);
+/* The same with the tile that was measured to be the fastest where the wisdom, which may be NULL, has one. */
+int MUST_USE plan_tuned(struct plan *, const struct wisdom *, const struct spec *, const struct program *,
+                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 /* The plan of the naive kernels: the same recipe shape, no search. */
 int MUST_USE plan_naive(struct plan *, const struct spec *, const struct program *, const struct target *,
                         const struct device *, const struct problem *, enum pass, struct diag *);

@@ -307,25 +307,46 @@ static void other_add(struct plan *plan, const struct template_model *model, con
 		                                                  : "the tile asked for is none of its own");
 }
 
-/* Every template that runs on the target is planned for; the fastest serves. */
-static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const struct program *program,
-                   const struct target *target, const struct device *device, const struct problem *problem,
-                   enum pass pass, struct diag *diag)
+/* Takes the measured tile, if it is an admissible candidate of this plan. */
+static bool tuned_take(struct plan *plan, const struct template_model *model, const struct tile_choice *choice,
+                       const struct spec *spec, const struct program *program)
+{
+	const struct tile_request *want = &choice->tile;
+	for (int i = 0; i < plan->candidate_count && strcmp(plan->templ, choice->templ) == 0; i++) {
+		const struct candidate *c = &plan->candidate[i];
+		if (c->reason[0] != '\0' || c->tile_m != want->m || c->tile_n != want->n || c->warps != want->warps ||
+		    c->stages != want->stages)
+			continue;
+		plan->chosen = i;
+		recipe_fill(&plan->recipe, model, spec, program, c, plan->target, &plan->problem);
+		return true;
+	}
+	return false;
+}
+
+/* Every template that runs on the target is planned for; the fastest serves, or that of the measured tile. */
+static int plan_of(struct plan *plan, bool naive, const struct tuned *tuned, const struct spec *spec,
+                   const struct program *program, const struct target *target, const struct device *device,
+                   const struct problem *problem, enum pass pass, struct diag *diag)
 {
 	const struct template_model *row[TEMPLATES_MAX];
 	const int rows = templates_find(row, pass, target, naive);
 	if (rows == 0)
 		return diag_fail(diag, "There is no %s template for the %s pass on %s.", naive ? "naive" : "fast",
 		                 pass_names[pass], target->name);
-	if (rows == 1)
-		return plan_with(plan, row[0], spec, program, target, device, problem, pass, diag);
+	if (rows == 1) {
+		const int rc = plan_with(plan, row[0], spec, program, target, device, problem, pass, diag);
+		if (rc == 0 && tuned && tuned_take(plan, row[0], &tuned->tile, spec, program))
+			plan->tuning = TUNING_USED;
+		return rc;
+	}
 	if (problem_check(problem, spec->kv_group, diag) != 0)
 		return -1;
 	struct plan *tried = calloc((size_t)rows, sizeof *tried);
 	if (tried == NULL)
 		return diag_fail(diag, "out of memory");
 	bool serves[TEMPLATES_MAX];
-	int best = -1;
+	int best = -1, measured = -1;
 	for (int i = 0; i < rows; i++) {
 		tried[i].problem = *problem;
 		serves[i] = problem->align >= row[i]->align_min &&
@@ -333,8 +354,12 @@ static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const
 		if (serves[i] && (best < 0 || tried[i].candidate[tried[i].chosen].time_us <
 		                                      tried[best].candidate[tried[best].chosen].time_us))
 			best = i;
+		if (serves[i] && tuned && tuned_take(&tried[i], row[i], &tuned->tile, spec, program))
+			measured = i;
 	}
+	best = measured >= 0 ? measured : best;
 	if (best >= 0) {
+		tried[best].tuning = measured >= 0 ? TUNING_USED : TUNING_OFF;
 		*plan = tried[best];
 		for (int i = 0; i < rows; i++)
 			if (i != best)
@@ -348,11 +373,32 @@ static int plan_of(struct plan *plan, bool naive, const struct spec *spec, const
 int plan_make(struct plan *plan, const struct spec *spec, const struct program *program, const struct target *target,
               const struct device *device, const struct problem *problem, enum pass pass, struct diag *diag)
 {
-	return plan_of(plan, false, spec, program, target, device, problem, pass, diag);
+	return plan_tuned(plan, NULL, spec, program, target, device, problem, pass, diag);
+}
+
+int plan_tuned(struct plan *plan, const struct wisdom *wisdom, const struct spec *spec, const struct program *program,
+               const struct target *target, const struct device *device, const struct problem *problem, enum pass pass,
+               struct diag *diag)
+{
+	const bool asked = wisdom && is_auto(&spec->tile[pass]);
+	const struct wisdom_entry *line = NULL;
+	if (asked) {
+		struct wisdom_entry key;
+		wisdom_key(&key, spec, device, problem, pass);
+		line = wisdom_find(wisdom, &key);
+		free(key.spec);
+	}
+	if (plan_of(plan, false, line ? &line->tuned : NULL, spec, program, target, device, problem, pass, diag))
+		return -1;
+	if (plan->tuning != TUNING_USED)
+		plan->tuning = line ? TUNING_STALE : asked ? TUNING_MISSING : TUNING_OFF;
+	if (line)
+		plan->tuned = line->tuned;
+	return 0;
 }
 
 int plan_naive(struct plan *plan, const struct spec *spec, const struct program *program, const struct target *target,
                const struct device *device, const struct problem *problem, enum pass pass, struct diag *diag)
 {
-	return plan_of(plan, true, spec, program, target, device, problem, pass, diag);
+	return plan_of(plan, true, NULL, spec, program, target, device, problem, pass, diag);
 }

@@ -40,10 +40,58 @@ static void time_print(struct text *text, double us)
 
 static const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
+static void tuning_print(struct text *text, const struct plan *plan)
+{
+	const struct tuned *t = &plan->tuned;
+	char tile[WISDOM_TILE_MAX], planner[WISDOM_TILE_MAX];
+	tile_choice_print(tile, &t->tile);
+	tile_choice_print(planner, &t->planner);
+	switch (plan->tuning) {
+	case TUNING_OFF: return;
+	case TUNING_MISSING:
+		text_puts(text, "  tuning       the wisdom has no line for this spec, GPU and class of problem: the planner chose\n");
+		return;
+	case TUNING_STALE:
+		text_addf(text, "  tuning       the measured tile %s is none of the candidates below: the planner chose\n", tile);
+		return;
+	case TUNING_USED:
+		text_puts(text, "  tuning       the tile is from tuning: ");
+		time_print(text, (double)t->ns / 1e3);
+		text_addf(text, " measured, noise %d.%d%%, %d round%s; ", t->noise / 10, t->noise % 10, t->rounds,
+		          plural(t->rounds));
+		if (strcmp(tile, planner) == 0) {
+			text_puts(text, "the planner's own choice\n");
+			return;
+		}
+		text_addf(text, "the planner's %s took ", planner);
+		time_print(text, (double)t->planner_ns / 1e3);
+		text_puts(text, "\n");
+	}
+}
+
+static void tuning_json(struct text *text, const struct plan *plan)
+{
+	static const char *const words[] = {"off", "missing", "stale", "used"};
+	const struct tuned *t = &plan->tuned;
+	char tile[WISDOM_TILE_MAX], planner[WISDOM_TILE_MAX];
+	if (plan->tuning == TUNING_OFF)
+		return;
+	text_addf(text, ", \"tuning\": {\"state\": \"%s\"", words[plan->tuning]);
+	if (plan->tuning != TUNING_MISSING) {
+		tile_choice_print(tile, &t->tile);
+		tile_choice_print(planner, &t->planner);
+		text_addf(text, ", \"tile\": \"%s\", \"us\": %.3f, \"noise\": %.3f, \"rounds\": %d", tile, (double)t->ns / 1e3,
+		          t->noise / 1e3, t->rounds);
+		text_addf(text, ", \"planner\": \"%s\", \"planner_us\": %.3f", planner, (double)t->planner_ns / 1e3);
+	}
+	text_puts(text, "}");
+}
+
 static void chosen_print(struct text *text, const struct plan *plan, const struct candidate *c)
 {
 	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s\n", c->tile_m, c->tile_n,
 	          c->warps, c->stages, plural(c->stages));
+	tuning_print(text, plan);
 	text_puts(text, "  time         ");
 	time_print(text, c->time_us);
 	text_addf(text, " predicted, %.0f TFLOP/s of visible work, bound by %s; ", tflops(plan, c),
@@ -265,6 +313,7 @@ void plan_json(struct text *text, const struct plan *plan)
 	number_json(text, plan->standard_bytes);
 	text_puts(text, ", \"useful_flop\": ");
 	number_json(text, plan->useful_flop);
+	tuning_json(text, plan);
 	recipe_json(text, plan);
 	others_json(text, plan);
 	text_addf(text, ", \"chosen\": %d, \"candidates\": [", plan->chosen);

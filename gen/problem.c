@@ -79,6 +79,22 @@ void problem_print(struct text *text, const struct problem *problem)
 	text_addf(text, "align%d", problem->align);
 }
 
+static int64_t power_up(int64_t n)
+{
+	int64_t power = n > 0;
+	while (power < n && power < LENGTH_MAX)
+		power *= 2;
+	return power;
+}
+
+void problem_class(struct problem *to, const struct problem *from)
+{
+	*to = *from;
+	to->batch = power_up(from->batch);
+	to->seqlen_q = power_up(from->seqlen_q);
+	to->seqlen_k = power_up(from->seqlen_k);
+}
+
 /* Reads `tag` and a decimal number without sign; moves *at behind it. */
 static int number_parse(int64_t *value, const char **at, const char *tag)
 {

@@ -2,6 +2,7 @@
 #include "gen/spec_term.h"
 
 #include <math.h>
+#include <string.h>
 
 void real_print(struct text *t, double value)
 {
@@ -155,6 +156,43 @@ void spec_print(struct text *t, const struct spec *s)
 		key_table[k].print(t, s);
 		text_puts(t, "\n");
 	}
+}
+
+/* Newlines and the blanks behind them become one blank. */
+static void joined_add(struct text *t, const char *s)
+{
+	while (*s) {
+		const size_t plain = strcspn(s, "\n");
+		text_add(t, s, plain);
+		s += plain;
+		text_puts(t, *s ? " " : "");
+		s += strspn(s, "\n");
+		s += s[-1] == '\n' ? strspn(s, " ") : 0;
+	}
+}
+
+void spec_canonical(struct text *t, const struct spec *spec, enum pass pass)
+{
+	static const enum spec_key left_out[] = {KEY_fagen, KEY_name, KEY_passes, KEY_assume, KEY_tile, KEY_targets};
+	struct spec s = *spec;
+	s.deterministic &= pass == PASS_BACKWARD;
+	for (int i = 0; i < s.input_count; i++)
+		s.input[i].grad &= pass == PASS_BACKWARD;
+	const char *comma = "{";
+	for (int k = 0; k < KEY_COUNT; k++) {
+		struct text value = {0};
+		bool out = false;
+		for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
+			out |= k == (int)left_out[i];
+		key_table[k].print(&value, &s);
+		if (!out && !(key_table[k].fallback && strcmp(text_str(&value), key_table[k].fallback) == 0)) {
+			text_addf(t, "%s%s: ", comma, key_table[k].name);
+			joined_add(t, text_str(&value));
+			comma = ", ";
+		}
+		text_free(&value);
+	}
+	text_puts(t, "}");
 }
 
 void spec_starter(struct text *t)

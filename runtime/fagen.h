@@ -64,6 +64,8 @@ typedef struct fagen_config {
 	const char *cache_dir;       /* NULL: $FAGEN_CACHE_DIR, $XDG_CACHE_HOME/fagen, ~/.cache/fagen; "": no disk */
 	const char *nvrtc_path;      /* NULL: $FAGEN_NVRTC, already loaded, CUDA_HOME, CUDA_PATH, loader path; "": never compile */
 	const char *templates_dir;   /* NULL: $FAGEN_TEMPLATES, else the templates built in */
+	const char *wisdom_path;     /* file of measured tiles, as `fagen tune` writes it, which the planner then prefers to its own
+	                                choice. Read by fagen_open alone. NULL or "": none; no variable names one */
 } fagen_config;
 
 /* A class of shapes. A kernel got for one problem runs every shape of the class: lengths, batch and head counts are
@@ -175,7 +177,7 @@ typedef struct fagen_input_info { /* what a fagen_input must be */
 FAGEN_API const char *fagen_version(void);
 
 /* Makes no CUDA call and writes nothing. config NULL: all defaults. A file that $FAGEN_DEVICES names and that is none of
- * device rows is FAGEN_ERROR_INVALID. */
+ * device rows is FAGEN_ERROR_INVALID, and so is a wisdom_path that is no file of wisdom. */
 FAGEN_API int fagen_open(fagen_runtime **, const fagen_config *, fagen_error *);
 /* Frees everything the runtime gave out. Kernels must not be running. NULL is ignored. */
 FAGEN_API void fagen_close(fagen_runtime *);

@@ -158,8 +158,10 @@ static int kernel_plan(struct fagen_kernel *k, struct text source[PASS_COUNT], c
 			rc = fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
 			break;
 		}
-		if ((k->naive ? plan_naive : plan_make)(pass->plan, spec, program, k->target, device, &k->problem[0],
-		                                        (enum pass)i, f->diag) ||
+		const struct problem *problem = &k->problem[0];
+		if ((k->naive ? plan_naive(pass->plan, spec, program, k->target, device, problem, (enum pass)i, f->diag)
+		              : plan_tuned(pass->plan, runtime_wisdom(k->runtime), spec, program, k->target, device, problem,
+		                           (enum pass)i, f->diag)) ||
 		    source_emit(&source[i], spec, program, pass->plan, k->runtime->templates_dir, f->diag)) {
 			rc = fault_stage(f, FAGEN_ERROR_SPEC);
 			break;

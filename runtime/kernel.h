@@ -89,6 +89,8 @@ struct fagen_runtime {
 	struct store *store;
 	struct compiler *compiler;
 	struct fagen_spec *specs;
+	bool has_wisdom;           /* measured tiles were given: */
+	struct wisdom wisdom;
 	struct device_list rows;   /* what the planner knows of GPUs: the table, and $FAGEN_DEVICES */
 };
 

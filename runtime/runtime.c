@@ -23,6 +23,7 @@ static void runtime_free(fagen_runtime *rt)
 		compiler_close(rt->compiler);
 	if (rt->store)
 		store_close(rt->store);
+	wisdom_free(&rt->wisdom);
 	free(rt->templates_dir);
 	free(rt);
 }
@@ -62,6 +63,15 @@ int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *erro
 		fault_fail(&f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES",
 		           "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
 		return fault_report(error, &f);
+	}
+	if (config.wisdom_path && *config.wisdom_path) {
+		if (wisdom_load(&rt->wisdom, config.wisdom_path, &diag)) {
+			runtime_free(rt);
+			fault_fail(&f, FAGEN_ERROR_INVALID, "wisdom_path",
+			           "config.wisdom_path must name a file of measured tiles, as `fagen tune` writes it.");
+			return fault_report(error, &f);
+		}
+		rt->has_wisdom = true;
 	}
 	diag_free(&diag);
 	*out = rt;
@@ -129,5 +139,6 @@ struct compiler *runtime_compiler(fagen_runtime *rt) { return rt->compiler; }
 struct driver *runtime_driver(fagen_runtime *rt) { return rt->driver; }
 const char *runtime_templates(const fagen_runtime *rt) { return rt->templates_dir; }
 const struct device_list *runtime_devices(const fagen_runtime *rt) { return &rt->rows; }
+const struct wisdom *runtime_wisdom(const fagen_runtime *rt) { return rt->has_wisdom ? &rt->wisdom : NULL; }
 const struct spec *runtime_spec(const fagen_spec *s) { return &s->spec; }
 const struct plan *runtime_plan(const fagen_kernel *k, enum pass pass) { return k->pass[pass].plan; }

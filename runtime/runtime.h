@@ -76,6 +76,7 @@ const char *runtime_templates(const fagen_runtime *);        /* NULL: built in *
 /* What a GPU is planned for. -1 also when no target runs on it. */
 int MUST_USE runtime_machine(const struct target **, const struct device **, fagen_runtime *, int ordinal, struct diag *);
 const struct device_list *runtime_devices(const fagen_runtime *);
+const struct wisdom *runtime_wisdom(const fagen_runtime *);  /* NULL: none was given */
 const struct spec *runtime_spec(const fagen_spec *);
 /* Made for the first problem that led to this kernel. NULL: the kernel has no such pass. */
 const struct plan *runtime_plan(const fagen_kernel *, enum pass);

@@ -1,4 +1,4 @@
-/* Fuzzes the small text forms: problem, recipe, signature, expression. The first byte says which. Whatever the rest, there is an
+/* Fuzzes the small text forms: problem, recipe, signature, expression, wisdom. The first byte says which. Whatever the rest, there is an
  * error, or a value that prints itself and reads back the same. */
 #include "tests/fuzz.h"
 
@@ -98,6 +98,18 @@ const char *const fuzz_words[] = {
 	"1e38",
 	"1.5",
 	"1e9",
+	"fagen-wisdom 1\n",
+	"forward gpu=\"H200\" sms=132",
+	"backward gpu=\"A\" sms=1",
+	" problem=\"b4 hq16 hkv16 sq4096 sk4096 align16\"",
+	" tile=\"sm90/fwd 128x128 w12 s2\"",
+	" us=301.250 noise=0.4% rounds=7",
+	" planner=\"sm80/bwd 64x64 w4 s1\"",
+	" planner_us=0.001",
+	" spec={head_dim: 64}\n",
+	"\"",
+	"=",
+	"#",
 	"k - sk <= q - sq",
 	"(q - sq) - (k - sk) <= left",
 	NULL,
@@ -233,16 +245,38 @@ static void signature(const char *text)
 	diag_free(&d);
 }
 
+static void wisdom(const char *text)
+{
+	struct wisdom w = {0}, again = {0};
+	struct text printed = {0}, twice = {0};
+	struct diag d = {0};
+	const int result = wisdom_parse(&w, text, strlen(text), "w", &d);
+	fuzz_demand((result == 0) == (d.errors == 0), "wisdom: result and errors disagree");
+	fuzz_demand(result == 0 || w.count == 0, "wisdom: lines of a bad file were taken");
+	diag_free(&d);
+	wisdom_print(&printed, &w);
+	fuzz_demand(wisdom_parse(&again, text_str(&printed), printed.len, "w", &d) == 0, text_str(&printed));
+	fuzz_demand(wisdom_merge(&again, &w) == 0, "wisdom: merge");
+	wisdom_print(&twice, &again);
+	fuzz_demand(!strcmp(text_str(&printed), text_str(&twice)), text_str(&printed));
+	text_free(&printed);
+	text_free(&twice);
+	wisdom_free(&w);
+	wisdom_free(&again);
+	diag_free(&d);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static void (*const parsers[])(const char *) = {problem, expression, recipe, signature}; /* of p, e, r, s */
+	/* of s, e, p, l (lines of wisdom), r */
+	static void (*const parsers[])(const char *) = {signature, expression, problem, wisdom, recipe};
 	if (!size)
 		return 0;
 	/* Exactly as many bytes as a string has, so that a sanitizer sees one more. */
 	char *text = calloc(size, 1);
 	fuzz_demand(text != NULL, "out of memory");
 	memcpy(text, data + 1, size - 1);
-	parsers[data[0] % 4](text);
+	parsers[data[0] % 5](text);
 	free(text);
 	return 0;
 }
