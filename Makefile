@@ -117,9 +117,12 @@ $(B)/tests/t_runtime: | $(B)/libfagen.so $(B)/examples/embed
 $(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))
 
-# t_calibrate, t_bench: parts of the command are linked in.
+# t_calibrate, t_bench, t_tune: parts of the command are linked in.
 $(B)/tests/t_calibrate: $(addprefix $(B)/cli/,calibrate.o calibrate_rates.o calibrate_run.o file.o median.o problem_flags.o)
 $(B)/tests/t_bench: $(addprefix $(B)/cli/,bench_summary.o median.o)
+$(B)/tests/t_tune: $(addprefix $(B)/cli/,tune.o tune_rounds.o tune_shapes.o tune_tiles.o wisdom.o wisdom_file.o bench_data.o bench_sweep.o bench_summary.o bench_time.o file.o median.o problem_flags.o)
+$(B)/tests/t_tune: private LIBS := $(B)/libcheck.a $(ARCHIVES) $(LIBS)
+$(B)/tests/t_tune: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_nvrtc/libnvrtc.so.13
 $(B)/tests/t_bench: | $(B)/fagen
 $(B)/tests/t_calibrate $(B)/tests/t_bench: | $(B)/tests/fake/libcuda.so.1
 
@@ -184,7 +187,7 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump real-reach iocheck iocheck-selftest model-report mutate-list
+.PHONY: bench bench-flex deviation plots real real-dump real-reach iocheck iocheck-selftest model-report regret mutate-list
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
@@ -204,6 +207,8 @@ mutate-list:
 	@APPLY=1 sh tests/mutate
 model-report: ## is the cost model's choice the fastest tile on this GPU, and its time right: make model-report BENCH=--write
 	@$(PYTHON) bench/model.py $(BENCH)
+regret: ## how far the planner's choices are from the fastest tiles on this GPU: make regret; of rows kept before: make regret BENCH="--rows sweep.json"
+	@$(PYTHON) bench/model.py --regret $(BENCH)
 build/python/dump: bench/real/requirements.txt
 	rm -rf $@ && mkdir -p $(@D)
 	$(PYTHON) -m venv $@ && $@/bin/pip install -q -r $<

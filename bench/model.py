@@ -4,6 +4,7 @@ import argparse
 import datetime
 import json
 import pathlib
+import re
 import statistics
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import fagen_ctypes as fagen
 
 TOKENS, WIDTH = 16384, 2048  # of every dense problem: batch * seq, heads * d
 # One of each kind that is not dense: a window, documents, a softcap, dropout, two block-sparse layouts.
+REGRET_MEDIAN, REGRET_WORST = 1.03, 1.10  # what a calibrated planner is held to
 LIBRARY = ("mistral_window", "packed_documents", "gemma2", "gpt2_train", "bigbird", "block_bitmap")
 
 
@@ -70,6 +72,25 @@ def table(rows):
     return "\n".join(lines)
 
 
+def wisdom_result(text):
+    """Lines of `fagen tune`, in which tiles of all templates took part, as a sweep says it."""
+    line = re.compile(r'(\w+) gpu="([^"]*)".* problem="([^"]*)" tile="([^"]*)" us=([\d.]+) .* planner="([^"]*)" planner_us=([\d.]+) spec=(.*)')
+    rows = [m.groups() for m in map(line.fullmatch, text.splitlines()) if m]
+    return {"gpu": ", ".join(sorted({r[1] for r in rows})),
+            "passes": [{"spec": r[7], "pass": r[0], "problem": r[2], "tile": r[5], "best": r[3],
+                        "tiles": [{"tile": r[5], "us": float(r[6])}] + [{"tile": r[3], "us": float(r[4])}] * (r[3] != r[5])} for r in rows]}
+
+
+def regret(result):
+    """Text, and whether the limits are kept."""
+    rows = sorted(((by_tile(r, "tile")["us"] / by_tile(r, "best")["us"], r) for r in result["passes"]), key=lambda pair: -pair[0])
+    values = [value for value, _ in rows]
+    lines = [f"{value:.3f}  {r['spec']:20}  {r['pass']:8}  {r['problem']:38}  {r['tile']:14}  {r['best']:14}" for value, r in rows]
+    median, worst = statistics.median(values), values[0]
+    lines.append(f"regret on {result['gpu']}: median {median:.3f} (at most {REGRET_MEDIAN}), worst {worst:.3f} (at most {REGRET_WORST}), {len(rows)} passes")
+    return "\n".join(lines), median <= REGRET_MEDIAN and worst <= REGRET_WORST
+
+
 def report(result, driver, seconds):
     s, rows = result["summary"], result["passes"]
     every = [ratio(t) for r in rows for t in r["tiles"]]
@@ -86,13 +107,24 @@ def report(result, driver, seconds):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--spec", action="append", help="only this one (may be repeated)")
+    p.add_argument("--regret", action="store_true", help="only how far the planner's choices are from the fastest tiles, the worst first; "
+                   f"exit status 4 if the median is above {REGRET_MEDIAN} or one above {REGRET_WORST}")
+    p.add_argument("--rows", metavar="FILE", help="what `fagen bench --sweep --json` or, with --regret, `fagen tune -o` wrote, instead of a run")
     p.add_argument("--write", nargs="?", const=str(HERE / "results" / "model.md"), metavar="FILE",
                    help="write the figures (default: bench/results/model.md)")
     o = p.parse_args()
     began = time.monotonic()
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            result, status = command_json("bench", "--sweep", "--json", *specs_write(pathlib.Path(folder), o.spec))
+        if o.rows:
+            rows, status = pathlib.Path(o.rows).read_text(), 0
+            result = wisdom_result(rows) if rows.startswith("fagen-wisdom") else json.loads(rows)
+        else:
+            with tempfile.TemporaryDirectory() as folder:
+                result, status = command_json("bench", "--sweep", "--json", *specs_write(pathlib.Path(folder), o.spec))
+        if o.regret and result and result.get("passes"):
+            text, kept = regret(result)
+            print(text)
+            return status or (0 if kept else 4)
         machine, _ = command_json("env", "--json")
     except (fagen.FagenError, OSError) as e:
         print(f"model: {e}", file=sys.stderr)

@@ -157,6 +157,26 @@ START_TEST(all_faults_are_told_and_nothing_is_taken)
 }
 END_TEST
 
+START_TEST(the_page_shows_a_file)
+{
+	static char page[1 << 14];
+	struct wisdom w = {0};
+	struct text text = {0};
+	FILE *f = fopen("docs/tuning.md", "r");
+	ck_assert_ptr_nonnull(f);
+	page[fread(page, 1, sizeof page - 1, f)] = '\0';
+	fclose(f);
+	const char *at = strstr(page, "    fagen-wisdom 1\n");
+	ck_assert_ptr_nonnull(at);
+	for (; strncmp(at, "    ", 4) == 0; at += strcspn(at, "\n") + 1)
+		text_add(&text, at + 4, strcspn(at, "\n") + 1 - 4);
+	good(&w, text_str(&text));
+	ck_assert_int_eq(w.count, 1);
+	wisdom_free(&w);
+	text_free(&text);
+}
+END_TEST
+
 /* ---- merging ---- */
 
 static unsigned random_below(unsigned n)
@@ -485,6 +505,7 @@ Suite *suite(void)
 	tcase_add_loop_test(c, bad_lines_are_refused, 0, sizeof faults / sizeof *faults);
 	tcase_add_loop_test(c, bad_files_are_refused, 0, 7);
 	tcase_add_test(c, all_faults_are_told_and_nothing_is_taken);
+	tcase_add_test(c, the_page_shows_a_file);
 	suite_add_tcase(s, c);
 	c = tcase_create("merge");
 	tcase_add_test(c, merging_is_commutative_associative_and_idempotent);
