@@ -154,7 +154,7 @@ $(B)/tests/t_ptx: | $(B)/tests/gpu/ptx_source.o
 $(B)/tests/t_ptx: private LIBS := $(B)/tests/gpu/ptx_source.o $(ARCHIVES) $(LIBS)
 
 # t_store_stress: the system calls of cache/ go through the suite, which makes them fail.
-STORE_CALLS := openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock
+STORE_CALLS := malloc calloc realloc openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock
 $(B)/tests/t_store_stress: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,$(STORE_CALLS))
 
 # Plans as last agreed on.
@@ -266,5 +266,5 @@ mutate: ## break the reference and the kernels one line at a time; the tests mus
 $(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13: tests/fake_nvrtc.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=$(if $(findstring no_id,$@),none,0x0123456789abcdef) -o $@ $<
-$(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13
+$(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13 $(B)/fagen
 $(B)/tests/t_nvrtc $(B)/tests/t_runtime: | $(B)/tests/fake_nvrtc/libnvrtc.so.13

@@ -104,6 +104,27 @@ int store_stats(struct store_stats *stats, struct store *store, bool verify)
 	return walk(store, count_file, &(struct counting){stats, verify});
 }
 
+struct visiting {
+	void (*each)(void *context, const struct store_item *);
+	void *context;
+};
+
+static void visit_file(void *context, const struct file *file)
+{
+	struct visiting *visiting = context;
+	struct stat seen;
+	struct store_item item = {.key = file->key, .bytes = (uint64_t)file->st.st_size, .used = file->st.st_mtime};
+	if (is_stray(file) || entry_read(&item.entry, &seen, file->dir_fd, file->name, &file->key, false) != ENTRY_GOOD)
+		return;
+	visiting->each(visiting->context, &item);
+	store_entry_free(&item.entry);
+}
+
+int store_each(struct store *store, void (*each)(void *context, const struct store_item *), void *context)
+{
+	return walk(store, visit_file, &(struct visiting){each, context});
+}
+
 /* ---- collection ---- */
 
 struct old {

@@ -65,6 +65,8 @@ enum publish_state { PUBLISH_DONE, PUBLISH_EXISTS, PUBLISH_FAILED };
 /* Makes `name` in dir_fd appear whole or not at all. Never replaces a file. PUBLISH_FAILED: errno, and *step says
  * what failed; nothing is left behind. */
 enum publish_state publish(struct store *, int dir_fd, const char *name, const void *bytes, size_t len, const char **step);
+/* The same in the place of a file that has the name: readers see the one or the other. */
+enum publish_state publish_over(struct store *, int dir_fd, const char *name, const void *bytes, size_t len, const char **step);
 
 /* ---- evict.c ----------------------------------------------------------------------------------------------------- */
 

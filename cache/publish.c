@@ -53,8 +53,9 @@ static int open_named(char name[TMP_NAME_MAX], int tmp_fd)
 	return -1;
 }
 
+/* `over`: takes the place of what has the name, if anything has. */
 static enum publish_state publish_named(struct store *store, int dir_fd, const char *name, const void *bytes,
-                                        size_t len, const char **step)
+                                        size_t len, bool over, const char **step)
 {
 	char tmp[TMP_NAME_MAX];
 	*step = "open";
@@ -73,6 +74,11 @@ static enum publish_state publish_named(struct store *store, int dir_fd, const c
 	bool named = true;
 	if (write_all(fd, bytes, len, step) != 0) {
 		why = errno;
+	} else if (over) {
+		named = renameat(tmp_fd, tmp, dir_fd, name) != 0;
+		why = errno;
+		state = named ? PUBLISH_FAILED : PUBLISH_DONE;
+		*step = "rename";
 	} else if (linkat(tmp_fd, tmp, dir_fd, name, 0) == 0) {
 		state = PUBLISH_DONE;
 	} else if (errno == EEXIST) {
@@ -101,7 +107,7 @@ static enum publish_state publish_unnamed(struct store *store, int dir_fd, const
 	const int fd = openat(dir_fd, ".", O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
 	if (fd < 0) {
 		if (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOENT || errno == EINVAL)
-			return publish_named(store, dir_fd, name, bytes, len, step);
+			return publish_named(store, dir_fd, name, bytes, len, false, step);
 		return PUBLISH_FAILED;
 	}
 	enum publish_state state = PUBLISH_FAILED;
@@ -118,7 +124,7 @@ static enum publish_state publish_unnamed(struct store *store, int dir_fd, const
 		} else if (errno == ENOENT || errno == EXDEV || errno == EOPNOTSUPP || errno == EPERM ||
 		           errno == ENOSYS) {
 			close(fd);
-			return publish_named(store, dir_fd, name, bytes, len, step);
+			return publish_named(store, dir_fd, name, bytes, len, false, step);
 		} else {
 			why = errno;
 			*step = "link";
@@ -129,8 +135,8 @@ static enum publish_state publish_unnamed(struct store *store, int dir_fd, const
 	return state;
 }
 
-enum publish_state publish(struct store *store, int dir_fd, const char *name, const void *bytes, size_t len,
-                           const char **step)
+static enum publish_state publish_masked(struct store *store, int dir_fd, const char *name, const void *bytes,
+                                         size_t len, bool over, const char **step)
 {
 	/* Past RLIMIT_FSIZE a write raises SIGXFSZ, which kills. Blocked, the write fails with EFBIG and the signal,
 	 * which is this thread's own, is taken off the queue before the mask is put back. */
@@ -139,7 +145,8 @@ enum publish_state publish(struct store *store, int dir_fd, const char *name, co
 	sigaddset(&limit, SIGXFSZ);
 	sigpending(&pending);
 	const bool masked = pthread_sigmask(SIG_BLOCK, &limit, &before) == 0;
-	const enum publish_state state = publish_unnamed(store, dir_fd, name, bytes, len, step);
+	const enum publish_state state = over ? publish_named(store, dir_fd, name, bytes, len, true, step)
+	                                      : publish_unnamed(store, dir_fd, name, bytes, len, step);
 	const int why = errno;
 	if (masked) {
 		if (!sigismember(&pending, SIGXFSZ))
@@ -149,4 +156,16 @@ enum publish_state publish(struct store *store, int dir_fd, const char *name, co
 	}
 	errno = why;
 	return state;
+}
+
+enum publish_state publish(struct store *store, int dir_fd, const char *name, const void *bytes, size_t len,
+                           const char **step)
+{
+	return publish_masked(store, dir_fd, name, bytes, len, false, step);
+}
+
+enum publish_state publish_over(struct store *store, int dir_fd, const char *name, const void *bytes, size_t len,
+                                const char **step)
+{
+	return publish_masked(store, dir_fd, name, bytes, len, true, step);
 }

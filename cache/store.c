@@ -164,6 +164,25 @@ bool store_put(struct store *store, const struct store_key *key, const struct st
 	return kept;
 }
 
+bool store_replace(struct store *store, const struct store_key *key, const struct store_entry *entry)
+{
+	char name[ENTRY_NAME_MAX];
+	const char *step = "encode";
+	size_t len = 0;
+	const int shard = store->dir[0] ? shard_open(store, key, true) : -1;
+	if (shard < 0)
+		return false;
+	entry_name(name, key);
+	uint8_t *bytes = entry_encode(&len, key, entry);
+	const bool done = bytes && publish_over(store, shard, name, bytes, len, &step) == PUBLISH_DONE;
+	if (!done)
+		store_remark(store, "cache entry %s/v1/k/%02x/%s could not be replaced: %s: %s", store->dir, key->bytes[0],
+		             name, step, strerror(errno));
+	free(bytes);
+	close(shard);
+	return done;
+}
+
 void store_remove(struct store *store, const struct store_key *key)
 {
 	char name[ENTRY_NAME_MAX];

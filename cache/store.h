@@ -2,7 +2,7 @@
  *
  * A store never fails a launch: whatever goes wrong (no home, read-only, full, damaged, foreign) is a miss on read and
  * "not kept" on write, noted once in store_note. Every byte read is verified before it is returned. Entries are
- * written aside and linked into place, never changed in place. Any number of processes and threads may share one
+ * written aside and linked or renamed into place, never changed in place. Any number of processes and threads may share one
  * directory; one struct store may be used from any thread. */
 #ifndef FAGEN_CACHE_STORE_H
 #define FAGEN_CACHE_STORE_H
@@ -52,6 +52,8 @@ const char *store_note(const struct store *);
 bool store_get(struct store_entry *entry, struct store *, const struct store_key *);
 /* Publishes an entry. true: it is on disk (now, or somebody else's identical one already was). */
 bool store_put(struct store *, const struct store_key *, const struct store_entry *);
+/* Puts an entry in the place of the one that is there; a reader gets the one or the other. false: what was there stays. */
+bool store_replace(struct store *, const struct store_key *, const struct store_entry *);
 /* Forgets one entry: for a reader who finds that a verified one is of no use to him. */
 void store_remove(struct store *, const struct store_key *);
 
@@ -63,6 +65,9 @@ void store_unlock(struct store *, int token);
 struct store_stats { uint64_t entries, bytes, damaged, stray; };
 /* Walks the directory, verifying every entry when `verify`. 0 or -1 (no directory). */
 int store_stats(struct store_stats *, struct store *, bool verify);
+struct store_item { struct store_key key; struct store_entry entry; uint64_t bytes; int64_t used; /* seconds since 1970 */ };
+/* Calls `each` for every entry that can be read and is not damaged; the item is the callee's for the time of the call. 0 or -1. */
+int store_each(struct store *, void (*each)(void *context, const struct store_item *), void *context);
 /* Removes oldest entries above the size cap, and stray temporary files. Returns bytes freed. */
 uint64_t store_collect(struct store *);
 /* Removes every entry. Returns entries removed. */

@@ -70,6 +70,7 @@ struct check_outcome {
 	int tensor_count;
 	struct check_tensor tensor[TENSOR_COUNT + SPEC_INPUTS_MAX];
 	bool backward, sampled, by_naive;
+	fagen_kernel *kernel;        /* that was run; NULL: it did not come to that */
 };
 
 /* Loads what a case calls its spec. Returns FAGEN_OK or what fagen_spec_load does. */

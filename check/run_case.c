@@ -605,6 +605,7 @@ void check_run(struct check_outcome *out, const struct check_case *c, fagen_runt
 	struct trial r = {.c = c, .options = options, .spec = runtime_spec(spec), .rt = rt, .out = out};
 	memset(out, 0, sizeof *out);
 	run_all(&r, spec);
+	out->kernel = (fagen_kernel *)(uintptr_t)r.kernel;
 	for (int id = 0; id < TENSOR_COUNT; id++) {
 		gpu_free(&r.t[id].device, rt, options->device);
 		free(r.t[id].host);

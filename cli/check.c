@@ -86,12 +86,34 @@ static void outcome_print(const struct check_outcome *o, const struct check_case
 	text_free(&t);
 }
 
-static int case_run(const struct check_case *c, fagen_runtime *rt, const fagen_spec *spec,
+/* The kernels that the cases of a spec ran, and whether all of them found each right. */
+struct verdicts {
+	int count;
+	struct { fagen_kernel *kernel; bool right; } of[CASES_MAX];
+};
+
+static void verdict_add(struct verdicts *v, const struct check_outcome *o)
+{
+	int i = 0;
+	if (!o->kernel || (o->status != CHECK_PASSED && o->status != CHECK_WRONG))
+		return;
+	while (i < v->count && v->of[i].kernel != o->kernel)
+		i++;
+	if (i == v->count) { /* there are no more cases than places */
+		v->of[i].kernel = o->kernel;
+		v->of[i].right = true;
+		v->count++;
+	}
+	v->of[i].right &= o->status == CHECK_PASSED;
+}
+
+static int case_run(struct verdicts *verdicts, const struct check_case *c, fagen_runtime *rt, const fagen_spec *spec,
                     const struct options *options)
 {
 	struct check_outcome outcome;
 	check_run(&outcome, c, rt, spec, &(struct check_options){.device = options->device, .naive = options->naive});
 	outcome_print(&outcome, c, options);
+	verdict_add(verdicts, &outcome);
 	fflush(stdout);
 	return status_exits[outcome.status];
 }
@@ -120,6 +142,7 @@ static int argument_run(const char *argument, fagen_runtime *rt, const struct op
 		return code == FAGEN_ERROR_SPEC || code == FAGEN_ERROR_INVALID ? EXIT_REQUEST : EXIT_MACHINE;
 	}
 	const char *const *cases = options->cases;
+	struct verdicts verdicts = {0};
 	int count = options->case_count, status = 0;
 	if (parts) {
 		cases = &argument;
@@ -132,11 +155,13 @@ static int argument_run(const char *argument, fagen_runtime *rt, const struct op
 		case_default(&c, probe.spec, runtime_spec(spec));
 		if (case_parse(&c, cases[i], &diag))
 			return request_fail(&diag);
-		const int rc = case_run(&c, rt, spec, options);
+		const int rc = case_run(&verdicts, &c, rt, spec, options);
 		status = status ? status : rc;
 		if (rc == EXIT_MACHINE)
 			return rc;
 	}
+	for (int i = 0; i < verdicts.count; i++) /* the cache remembers */
+		runtime_checked(verdicts.of[i].kernel, verdicts.of[i].right);
 	return status;
 }
 

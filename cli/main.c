@@ -42,7 +42,7 @@ static void usage(FILE *f)
 	      "       fagen calibrate [...]            measure the GPU, for the planner\n"
 	      "       fagen tune SPEC... -o FILE [...] measure which tiles are the fastest, for --wisdom FILE\n"
 	      "       fagen wisdom FILE... [...]       check, merge and export such files\n"
-	      "       fagen cache [stats|path|verify|gc|clear]\n"
+	      "       fagen cache [stats|path|verify|gc|clear|show]\n"
 	      "       fagen pack build|ls|verify|merge|export   kernels for programs without a compiler, in one file\n"
 	      "       fagen env                        driver, compiler, GPUs, folders: what was found and where\n"
 	      "       fagen init [FILE]                a commented spec to start from\n"
@@ -87,8 +87,13 @@ static void dump_build(struct build *b, fagen_runtime *rt, const char *letters)
 		case 'n': text_puts(&t, b->cubin.report ? b->cubin.report : ""); break;
 		case 'k': {
 			struct store_key key;
-			if (cubin_key(&key, &t, runtime_compiler(rt), &b->source, b->target, &b->diag) != 0)
+			char hex[65];
+			if (cubin_key(&key, &t, runtime_compiler(rt), &b->source, b->target, &b->diag) != 0) {
 				b->failed = true;
+				break;
+			}
+			key_hex(hex, &key);
+			text_addf(&t, "key %s\n", hex);
 			break;
 		}
 		}

@@ -181,5 +181,6 @@ int cubin_get_begun(struct cubin *cubin, struct key_builder *begun, struct store
 	/* The caller's recipe was made for this very source; a stored one may be of a planner that spelled it otherwise. */
 	cubin->recipe = *recipe;
 	cubin->smem_bytes = most_smem(recipe);
+	cubin->key = key;
 	return 0;
 }

@@ -6,7 +6,8 @@
  *   ...
  *   recipe 412               then so many bytes as recipe_print wrote them
  *   log 1200                 then so many bytes of the compiler's own words; none in a pack
- *   signature 90             in packs only: then so many bytes as signature_print wrote them */
+ *   signature 90             in packs only: then so many bytes as signature_print wrote them
+ *   check right NVIDIA H200  in the store only: none, or one line for each GPU on which it was checked: checked.c */
 #include "runtime/cubin_meta.h"
 
 #include <stdlib.h>

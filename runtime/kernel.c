@@ -207,6 +207,7 @@ int kernel_compile(struct fagen_kernel *k, const void *sources, struct fault *f)
 		pass->smem_bytes = cubin[i].smem_bytes;
 		pass->source = cubin[i].from_store ? "cache" : "compiled";
 		code[i] = cubin[i].code;
+		pass->stored = cubin[i].key;
 	}
 	k->maker = compiler_path(k->runtime->compiler);
 	if (!rc)

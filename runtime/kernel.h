@@ -27,12 +27,13 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 	int registers, spill_bytes, smem_bytes;
 	int tile_m, tile_n;
 	const char *source;        /* "cache", "compiled", "pack" */
+	struct store_key stored;   /* of its cubin; zeros when it is of a pack */
 };
 
 enum { KERNEL_PROBLEMS_MAX = 16 };
 
-/* Immutable from the moment it is found in the registry with `ready`, but for `problem`, which the runtime's mutex
- * guards. */
+/* Immutable from the moment it is found in the registry with `ready`, but for `problem` and `verdict`, which the runtime's
+ * mutex guards. */
 struct fagen_kernel {
 	struct fagen_kernel *next;
 	bool ready;                /* false: some thread is still making it */
@@ -49,6 +50,7 @@ struct fagen_kernel {
 	const struct target *target;
 	int sms;                   /* multiprocessors of the device */
 	struct store_key identity; /* digest of device, sources and recipes: equal ones are one kernel */
+	int verdict;               /* of checks: 0 none, 1 right, -1 wrong; guarded by the runtime's mutex */
 	struct problem problem[KERNEL_PROBLEMS_MAX]; /* the last ones that led here, so that asking again is cheap */
 	int problem_count;         /* may exceed the maximum: the oldest is overwritten */
 	struct kernel_pass pass[PASS_COUNT];

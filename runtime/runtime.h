@@ -20,6 +20,7 @@ struct cubin { /* machine code and what is needed to launch it; owns its bytes *
 	bool from_store;      /* a cache hit */
 	double compile_ms;    /* 0 for a hit */
 	char *report;         /* compiler log, "" if empty */
+	struct store_key key; /* under which the store has it, if it could be kept */
 	int nvrtc_result;     /* of a compilation that failed: nvrtcResult; there is nothing else then */
 };
 void cubin_free(struct cubin *); /* cubin_meta.c */
@@ -49,6 +50,18 @@ int MUST_USE cubin_get_begun(struct cubin *, struct key_builder *begun, struct s
 /* The key of that cubin, for `cache show` and -d k: appends the digest of every record. */
 int MUST_USE cubin_key(struct store_key *, struct text *explain, struct compiler *, const struct text *source,
                        const struct target *, struct diag *);
+
+/* ---- checked.c: what checks of a stored cubin found ----------------------------------------------------------------------- */
+
+/* Notes in the entry of a cubin that `fagen check` found it right, or wrong, on a GPU; of one GPU the last word stands. Like all
+ * of the store it fails quietly: the check was done. */
+void cubin_checked(struct store *, const struct store_key *, const char *gpu, bool right);
+/* The lines of checks, "check right NVIDIA H200\n" each, "" when there are none; part of the entry. */
+const char *cubin_checks(const struct store_entry *);
+/* For people: what is kept of a cubin beside its code, with the checks. */
+void cubin_describe(struct text *, const struct store_entry *);
+/* The same for all passes of a kernel, by the name of the GPU it is loaded on. Once a verdict: asking again is cheap. */
+void runtime_checked(fagen_kernel *, bool right);
 
 /* ---- pack.c -------------------------------------------------------------------------------------------------------- */
 

@@ -2,10 +2,12 @@
  *   FAKE_NVRTC_VERSION  "13.0" by default
  *   FAKE_NVRTC_RESULT   what nvrtcCompileProgram returns
  *   FAKE_NVRTC_REFUSES  options, between blanks, that it does not know
+ *   FAKE_NVRTC_MS       how long a compilation takes
  *   FAKE_NVRTC_LOG      a file that gets a line with the options of every compilation */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { INVALID_OPTION = 5 };
 static const char said[] = "the fake says no\n";
@@ -45,6 +47,8 @@ int nvrtcCompileProgram(void *program, int count, const char *const *option);
 int nvrtcCompileProgram(void *program, int count, const char *const *option)
 {
 	int result = atoi(variable("FAKE_NVRTC_RESULT", "0"));
+	const int ms = atoi(variable("FAKE_NVRTC_MS", "0"));
+	nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
 	FILE *log = getenv("FAKE_NVRTC_LOG") ? fopen(getenv("FAKE_NVRTC_LOG"), "a") : NULL;
 	for (int i = 0; i < count; i++) {
 		if (log)

@@ -71,6 +71,16 @@ static inline bool put_n(struct store *store, unsigned n)
 	return store_put(store, &key, &(struct store_entry){.meta = meta, .meta_len = strlen(meta), .cubin = bytes, .cubin_len = size_of(n)});
 }
 
+static inline bool replace_n(struct store *store, unsigned n)
+{
+	uint8_t bytes[32768];
+	char meta[64];
+	bytes_of(bytes, n);
+	snprintf(meta, sizeof meta, "entry %u\n", n);
+	const struct store_key key = key_of(n);
+	return store_replace(store, &key, &(struct store_entry){.meta = meta, .meta_len = strlen(meta), .cubin = bytes, .cubin_len = size_of(n)});
+}
+
 enum got { GOT_MISS, GOT_RIGHT, GOT_WRONG };
 
 static inline enum got get_n(struct store *store, unsigned n)

@@ -80,6 +80,26 @@ START_TEST(sweep_over_the_fake_driver)
 }
 END_TEST
 
+/* The entry of a checked kernel says on which GPU: over the fake driver no result is right. */
+START_TEST(a_check_is_remembered)
+{
+	static char output[1 << 14];
+	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX";
+	const char *fagen = getenv("FAGEN") ? getenv("FAGEN") : "build/release/fagen";
+	ck_assert_ptr_nonnull(mkdtemp(place));
+	test_folder(folder);
+	snprintf(command, sizeof command,
+	         "export ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_CACHE_DIR=%s; "
+	         "%s check '{head_dim: 64}:b1,h1,q9,k9' > /dev/null; echo status $?; %s cache show; rm -r %s",
+	         folder, place, fagen, fagen, place);
+	FILE *pipe = popen(command, "r");
+	ck_assert_ptr_nonnull(pipe);
+	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
+	pclose(pipe);
+	ck_assert_msg(strstr(output, "status 4\n") && strstr(output, "  sm_90a ") && strstr(output, "  wrong NVIDIA H200\n"), "%s", output);
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("bench");
@@ -87,6 +107,7 @@ Suite *suite(void)
 	tcase_set_timeout(c, 120);
 	tcase_add_test(c, sums_of_a_sweep);
 	tcase_add_test(c, sweep_over_the_fake_driver);
+	tcase_add_test(c, a_check_is_remembered);
 	suite_add_tcase(s, c);
 	return s;
 }

@@ -338,6 +338,83 @@ START_TEST(warm_start_loads_no_compiler)
 }
 END_TEST
 
+/* The lines of checks in an entry. */
+static void checks_are(struct store *store, const struct store_key *key, const char *want)
+{
+	struct store_entry entry = {0};
+	struct text about = {0};
+	ck_assert(store_get(&entry, store, key));
+	const char *got = cubin_checks(&entry);
+	ck_assert_str_eq(got + strspn(got, "\n"), want);
+	cubin_describe(&about, &entry);
+	ck_assert_int_eq(strstr(text_str(&about), "not checked on any GPU\n") != NULL, *want == '\0');
+	text_free(&about);
+	store_entry_free(&entry);
+}
+
+START_TEST(checks_are_remembered)
+{
+	struct cubin first, again;
+	struct compiler *compiler = real_compiler();
+	struct store *store = store_at(test_dir);
+	get(&first, store, compiler);
+	checks_are(store, &first.key, "");
+	cubin_checked(store, &first.key, "NVIDIA H200", true);
+	checks_are(store, &first.key, "check right NVIDIA H200\n");
+	cubin_checked(store, &first.key, "NVIDIA H200 NVL", false);
+	cubin_checked(store, &first.key, "NVIDIA H200", true);
+	checks_are(store, &first.key, "check wrong NVIDIA H200 NVL\ncheck right NVIDIA H200\n");
+	cubin_checked(store, &first.key, "NVIDIA H200", false); /* the last word stands */
+	checks_are(store, &first.key, "check wrong NVIDIA H200 NVL\ncheck wrong NVIDIA H200\n");
+	get(&again, store, compiler); /* the kernel is what it was */
+	ck_assert(again.from_store);
+	check_same(&first, &again);
+	ck_assert_int_eq(memcmp(&first.key, &again.key, sizeof first.key), 0);
+	cubin_free(&again);
+	store_remove(store, &first.key);
+	cubin_checked(store, &first.key, "NVIDIA H200", true); /* nothing to note it in */
+	get(&again, store, compiler);
+	ck_assert(!again.from_store);
+	checks_are(store, &again.key, "");
+	ck_assert_str_eq(store_note(store), "");
+	cubin_free(&again);
+	cubin_free(&first);
+	store_close(store);
+	compiler_close(compiler);
+}
+END_TEST
+
+/* What the compiler said is no check, whatever it looks like; nor is what no one here wrote. */
+START_TEST(checks_of_odd_metas)
+{
+	static const struct { const char *meta, *checks; } odd[] = {
+		{"", ""},
+		{"fagen-cubin 1\nrecipe 3\nabclog 20\ncheck right A GPU!!\n", ""},
+		{"fagen-cubin 1\nrecipe 3\nabclog 4\nlog\ncheck right A\nbogus\ncheck\n", "check right A\n"},
+		{"fagen-cubin 1\nrecipe 300\nabclog 4\nlog\n", ""},
+		{"fagen-cubin 1\nrecipe 3\nabclog 400\ncheck right A\n", ""},
+		{"fagen-cubin 1\nrecipe 3\nabc", ""},
+		{"fagen-cubin 1\nrecipe 3\nabclog 4\nlog\nsignature 14\ncheck right A\ncheck right C\n", "check right C\n"},
+	};
+	struct store *store = store_at(test_dir);
+	const struct store_key key = key_of(1);
+	char want[128];
+	ck_assert(store_replace(store, &key,
+	                        &(struct store_entry){.meta = (char *)(uintptr_t)odd[_i].meta,
+	                                              .meta_len = strlen(odd[_i].meta),
+	                                              .cubin = (char *)"code",
+	                                              .cubin_len = 4}));
+	cubin_checked(store, &key, "B", true);
+	struct store_entry entry = {0};
+	ck_assert(store_get(&entry, store, &key));
+	snprintf(want, sizeof want, "%scheck right B\n", odd[_i].checks);
+	ck_assert_msg(entry.meta_len >= strlen(want) && strcmp(entry.meta + entry.meta_len - strlen(want), want) == 0, "%s", entry.meta);
+	ck_assert_int_eq(strncmp(entry.meta, odd[_i].meta, strcspn(odd[_i].meta, "B")) == 0 || _i == 2, 1);
+	store_entry_free(&entry);
+	store_close(store);
+}
+END_TEST
+
 static const char *const bad_metas[] = {
 	"",
 	"fagen-cubin 2\n",
@@ -403,6 +480,105 @@ static void fake_setup(void)
 	snprintf(fake_no_id_path, sizeof fake_no_id_path, "%s/fake_nvrtc_no_id/libnvrtc.so.13", exe);
 	ck_assert_int_eq(access(fake_path, R_OK) + access(fake_no_id_path, R_OK), 0);
 }
+
+/* Computed with Python's hashlib: what is kept today must be found tomorrow. */
+START_TEST(key_of_a_cubin_is_golden)
+{
+	char hex[65];
+	const struct store_key key = key_for(kernel_source, "sm_90a", fake_path);
+	key_hex(hex, &key);
+	ck_assert_str_eq(hex, "d623379bf4758b64407ab2db5063fb64b3c6fad3818581c40f1dd531b206a329");
+}
+END_TEST
+
+/* Processes that all want the kernels of one spec, which nobody has: one compiles each. */
+START_TEST(cold_processes_compile_once)
+{
+	enum { PROCESSES = 32 };
+	char log[128], cache[128], spec[128], line[512];
+	pid_t child[PROCESSES];
+	snprintf(log, sizeof log, "%s/log", test_dir);
+	snprintf(cache, sizeof cache, "%s/cache", test_dir);
+	snprintf(spec, sizeof spec, "%s/spec.yaml", test_dir);
+	FILE *f = fopen(spec, "w");
+	ck_assert(f && fputs("head_dim: 64\nmask: causal\npasses: [forward, backward]\n", f) >= 0 && fclose(f) == 0);
+	setenv("FAGEN_NVRTC", fake_path, 1);
+	setenv("FAGEN_CACHE_DIR", cache, 1);
+	setenv("FAKE_NVRTC_LOG", log, 1);
+	setenv("FAKE_NVRTC_MS", "300", 1);
+	const char *fagen = getenv("FAGEN") ? getenv("FAGEN") : "build/release/fagen";
+	for (int i = 0; i < PROCESSES; i++) {
+		child[i] = fork();
+		if (child[i] == 0) {
+			ck_assert_ptr_nonnull(freopen("/dev/null", "w", stdout));
+			execl(fagen, fagen, "--target", "sm_90a", spec, (char *)NULL);
+			_exit(127);
+		}
+	}
+	for (int i = 0; i < PROCESSES; i++)
+		child_passed(child[i]);
+	int compiled = 0;
+	f = fopen(log, "r");
+	ck_assert_ptr_nonnull(f);
+	while (fgets(line, sizeof line, f))
+		compiled++;
+	fclose(f);
+	ck_assert_int_eq(compiled, 2); /* forward and backward */
+	struct store *store = store_at(cache);
+	struct store_stats stats;
+	ck_assert_int_eq(store_stats(&stats, store, true), 0);
+	ck_assert(stats.entries == 2 && stats.damaged == 0 && stats.stray == 0);
+	store_close(store);
+	unsetenv("FAKE_NVRTC_LOG");
+	unsetenv("FAKE_NVRTC_MS");
+}
+END_TEST
+
+/* `fagen cache show` of what they left. */
+static int fagen_says(char *output, size_t room, const char *arguments)
+{
+	char command[256];
+	snprintf(command, sizeof command, "ASAN_OPTIONS=detect_leaks=0 %s %s 2>&1", getenv("FAGEN") ? getenv("FAGEN") : "build/release/fagen", arguments);
+	FILE *pipe = popen(command, "r");
+	ck_assert_ptr_nonnull(pipe);
+	output[fread(output, 1, room - 1, pipe)] = '\0';
+	return WEXITSTATUS(pclose(pipe));
+}
+
+START_TEST(cache_show)
+{
+	char output[8192], hex[65], ask[96];
+	struct cubin cubin;
+	struct compiler *compiler = compiler_open(fake_path, false);
+	struct store *store = store_at(test_dir);
+	setenv("FAGEN_CACHE_DIR", test_dir, 1);
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache show"), 0);
+	ck_assert_str_eq(output, "");
+	get(&cubin, store, compiler);
+	key_hex(hex, &cubin.key);
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache show"), 0);
+	ck_assert_msg(strncmp(output, hex, 16) == 0 && strstr(output, "  sm_90a ") && strstr(output, "  not checked\n"), "%s", output);
+	cubin_checked(store, &cubin.key, "NVIDIA H200", true);
+	cubin_checked(store, &cubin.key, "NVIDIA H100 PCIe", true);
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache show"), 0);
+	ck_assert_msg(strstr(output, "  right NVIDIA H200, right NVIDIA H100 PCIe\n") != NULL, "%s", output);
+	snprintf(ask, sizeof ask, "cache show %.10s", hex);
+	ck_assert_int_eq(fagen_says(output, sizeof output, ask), 0);
+	ck_assert_msg(strncmp(output, "key ", 4) == 0 && strncmp(output + 4, hex, 64) == 0 && strstr(output, "\ntarget sm_90a\n") &&
+	                      strstr(output, "\ncheck right NVIDIA H200\n"),
+	              "%s", output);
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache show --json"), 0);
+	ck_assert_msg(strstr(output, "\"target\": \"sm_90a\"") && strstr(output, "\"checks\": \"right NVIDIA H200, right NVIDIA H100 PCIe\""), "%s",
+	              output);
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache show x"), 1);
+	ck_assert_ptr_nonnull(strstr(output, "no kernel has a key that begins with 'x'"));
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache show x y"), 2);
+	ck_assert_int_eq(fagen_says(output, sizeof output, "cache stats x"), 2);
+	cubin_free(&cubin);
+	store_close(store);
+	compiler_close(compiler);
+}
+END_TEST
 
 START_TEST(key_covers_what_decides_the_code)
 {
@@ -646,6 +822,8 @@ Suite *suite(void)
 	tcase_add_checked_fixture(c, setup, dir_teardown);
 	tcase_set_timeout(c, 60);
 	tcase_add_test(c, second_get_is_a_hit);
+	tcase_add_test(c, checks_are_remembered);
+	tcase_add_loop_test(c, checks_of_odd_metas, 0, 7);
 	tcase_add_test(c, warm_start_loads_no_compiler);
 	tcase_add_loop_test(c, unreadable_meta_is_a_miss, 0, sizeof bad_metas / sizeof *bad_metas);
 	suite_add_tcase(s, c);
@@ -653,6 +831,9 @@ Suite *suite(void)
 	c = tcase_create("stand-in");
 	tcase_add_checked_fixture(c, fake_setup, dir_teardown);
 	tcase_set_timeout(c, 60);
+	tcase_add_test(c, key_of_a_cubin_is_golden);
+	tcase_add_test(c, cold_processes_compile_once);
+	tcase_add_test(c, cache_show);
 	tcase_add_test(c, key_covers_what_decides_the_code);
 	tcase_add_test(c, key_explains_itself);
 	tcase_add_test(c, build_ids);

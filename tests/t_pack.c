@@ -82,6 +82,35 @@ START_TEST(what_is_written_is_read)
 }
 END_TEST
 
+/* In what is kept with a cubin a signature stands before the lines of checks, and each is found beside the other. */
+START_TEST(a_signature_stands_before_checks)
+{
+	static const char *const checks[] = {"", "check right NVIDIA H200\n", "check wrong NVIDIA H200 NVL\ncheck right NVIDIA H200\n"};
+	for (int i = 0; i < 2 * (int)(sizeof checks / sizeof *checks); i++) {
+		const bool with = i % 2;
+		struct cubin cubin = {.report = strdup("check right A\nsignature 9\n")}, got = {0};
+		struct signature signature, read;
+		struct text meta = {0}, text = {0};
+		made_parse(&cubin.recipe, &signature);
+		cubin_meta_print(&meta, &cubin, with ? &signature : NULL, target_find("sm_80"));
+		text_puts(&meta, checks[i / 2]);
+		ck_assert_str_eq(cubin_checks(&(struct store_entry){.meta = meta.data, .meta_len = meta.len}), checks[i / 2]);
+		ck_assert_int_eq(cubin_meta_parse(&got, NULL, meta.data, meta.len, target_find("sm_80")), 0);
+		ck_assert_str_eq(got.report, cubin.report);
+		cubin_free(&got);
+		ck_assert_int_eq(cubin_meta_parse(&got, &read, meta.data, meta.len, target_find("sm_80")), with ? 0 : -1);
+		if (with) {
+			signature_print(&text, &read);
+			ck_assert_str_eq(text_str(&text), MADE_SIGNATURE);
+		}
+		cubin_free(&got);
+		cubin_free(&cubin);
+		text_free(&meta);
+		text_free(&text);
+	}
+}
+END_TEST
+
 START_TEST(order_does_not_matter_and_equal_kernels_are_kept_once)
 {
 	struct pack_item twice[2 * ITEMS];
@@ -382,6 +411,7 @@ Suite *suite(void)
 	tcase_add_checked_fixture(t, setup, teardown);
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, what_is_written_is_read);
+	tcase_add_test(t, a_signature_stands_before_checks);
 	tcase_add_test(t, order_does_not_matter_and_equal_kernels_are_kept_once);
 	tcase_add_test(t, different_kernels_of_one_name_are_refused);
 	tcase_add_test(t, an_empty_pack_is_one);

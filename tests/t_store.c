@@ -139,6 +139,66 @@ START_TEST(publish_and_read)
 }
 END_TEST
 
+START_TEST(replaced_by_another)
+{
+	struct store *store = store_at(test_dir);
+	const struct store_key key = key_of(1);
+	struct store_entry entry = {.meta = (char *)"other", .meta_len = 5, .cubin = (char *)"code", .cubin_len = 4}, got = {0};
+	char path[512];
+	ck_assert(store_replace(store, &key, &entry)); /* where there is none, too */
+	ck_assert(put_n(store, 2));
+	ck_assert(store_get(&got, store, &key));
+	ck_assert_str_eq(got.meta, "other");
+	store_entry_free(&got);
+	ck_assert(put_n(store, 1)); /* publishing replaces nothing */
+	entry.meta = (char *)"third";
+	ck_assert(store_replace(store, &key, &entry));
+	ck_assert(store_get(&got, store, &key));
+	ck_assert_str_eq(got.meta, "third");
+	ck_assert(got.cubin_len == 4 && memcmp(got.cubin, "code", 4) == 0);
+	store_entry_free(&got);
+	path_n(path, sizeof path, test_dir, 1);
+	struct stat st;
+	ck_assert(stat(path, &st) == 0 && (st.st_mode & 07777) == 0600);
+	ck_assert_int_eq(get_n(store, 2), GOT_RIGHT);
+	ck_assert_int_eq(leftovers(test_dir), 0);
+	ck_assert_str_eq(store_note(store), "");
+	store_close(store);
+	store = store_open(&(struct store_config){.dir = "", .ignore_env = true});
+	ck_assert(!store_replace(store, &key, &entry));
+	store_close(store);
+}
+END_TEST
+
+static void item_count(void *context, const struct store_item *item)
+{
+	for (unsigned n = 0; n < 5; n++) {
+		const struct store_key key = key_of(n);
+		if (memcmp(&key, &item->key, sizeof key) == 0) {
+			ck_assert_uint_eq(item->entry.cubin_len, size_of(n));
+			ck_assert(item->bytes > size_of(n) && item->used >= time(NULL) - 100);
+			*(unsigned *)context += 1u << 4 * n;
+		}
+	}
+}
+
+START_TEST(each_good_entry_once)
+{
+	unsigned seen = 0;
+	char path[512];
+	struct store *store = store_at(test_dir);
+	ck_assert_int_eq(store_each(store, item_count, &seen), -1); /* no folder yet */
+	for (unsigned n = 0; n < 5; n++)
+		ck_assert(put_n(store, n));
+	path_n(path, sizeof path, test_dir, 3);
+	ck_assert_int_eq(truncate(path, 200), 0);
+	ck_assert_int_eq(store_each(store, item_count, &seen), 0);
+	ck_assert_uint_eq(seen, 0x10111);
+	ck_assert_int_eq(access(path, F_OK), 0); /* looking removes nothing */
+	store_close(store);
+}
+END_TEST
+
 START_TEST(empty_and_large)
 {
 	struct store *store = store_at(test_dir);
@@ -744,6 +804,8 @@ Suite *suite(void)
 	tcase_add_checked_fixture(c, dir_setup, dir_teardown);
 	tcase_set_timeout(c, 30);
 	tcase_add_test(c, publish_and_read);
+	tcase_add_test(c, replaced_by_another);
+	tcase_add_test(c, each_good_entry_once);
 	tcase_add_test(c, empty_and_large);
 	tcase_add_test(c, folder_vanishes);
 	tcase_add_loop_test(c, damaged_is_a_miss_and_heals, 0, 15);

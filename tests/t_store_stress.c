@@ -19,6 +19,8 @@ static struct {
 	bool no_tmpfile; /* a file system without O_TMPFILE */
 	bool no_link;    /* nor hard links */
 	bool no_flock;
+	int no_memory; /* the n-th allocation fails, and all after it; 0: none */
+	int allocations;
 	bool dribble; /* reads and writes stop short, and are interrupted every other time */
 } fault;
 
@@ -43,6 +45,25 @@ WRAP(int, unlinkat, (int dir, const char *name, int flags), (dir, name, flags))
 WRAP(int, renameat, (int a, const char *from, int b, const char *to), (a, from, b, to))
 WRAP(int, futimens, (int fd, const struct timespec *times), (fd, times))
 WRAP(ssize_t, getrandom, (void *bytes, size_t len, unsigned flags), (bytes, len, flags))
+
+static bool no_memory(void)
+{
+	if (!fault.no_memory || ++fault.allocations < fault.no_memory)
+		return false;
+	fault.fired++;
+	errno = ENOMEM;
+	return true;
+}
+
+void *__real_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes);
+void *__wrap_malloc(size_t bytes) { return no_memory() ? NULL : __real_malloc(bytes); }
+void *__real_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes);
+void *__wrap_calloc(size_t count, size_t bytes) { return no_memory() ? NULL : __real_calloc(count, bytes); }
+void *__real_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes);
+void *__wrap_realloc(void *old, size_t bytes) { return no_memory() ? NULL : __real_realloc(old, bytes); }
 
 /* Not done: what a power cut leaves is not seen here, and a busy disk would take minutes for it. */
 int __wrap_fdatasync(int fd);
@@ -160,6 +181,7 @@ static void fail_each_call(int error, int mode, int where)
 		const enum got second = get_n(store, 1);
 		const bool kept = put_n(store, 1);
 		store_unlock(store, lock);
+		const bool replaced = replace_n(store, 1);
 		const enum got third = get_n(store, 1);
 		through = fault.fired == 0;
 		fault.fail_at = 0;
@@ -171,9 +193,10 @@ static void fail_each_call(int error, int mode, int where)
 		              open_files() - files);
 		ck_assert_msg(kept || store_note(store)[0], "call %d, %s: not kept and no word of it", n,
 		              strerror(error));
-		ck_assert_msg(!through || (kept && third == GOT_RIGHT), "no fault, yet not kept");
+		ck_assert_msg(!through || (kept && replaced && third == GOT_RIGHT), "no fault, yet not kept");
+		ck_assert_msg(replaced || store_note(store)[0], "call %d, %s: not replaced and no word of it", n, strerror(error));
 		/* A failing unlink of the temporary name is the one thing that can leave a file. */
-		ck_assert_msg(leftovers(dir) <= (mode > 0), "call %d, %s: %d files left over", n, strerror(error),
+		ck_assert_msg(leftovers(dir) <= 1, "call %d, %s: %d files left over", n, strerror(error),
 		              leftovers(dir));
 		/* And once the trouble is over, the store is as new. */
 		ck_assert_msg(put_n(store, 1) && get_n(store, 1) == GOT_RIGHT, "call %d, %s: broken for good", n,
@@ -480,6 +503,86 @@ START_TEST(killed_writers)
 }
 END_TEST
 
+/* Replacers that are killed, and readers: what was there, or what replaced it. */
+START_TEST(replaced_while_in_use)
+{
+	enum { WRITERS = 4, KEYS = 3 };
+	struct shared *shared = shared_new();
+	struct store *store = store_at(test_dir);
+	set_mode(0);
+	for (unsigned n = 0; n < KEYS; n++)
+		ck_assert(put_n(store, n));
+	srand(5);
+	for (const double end = seconds_now() + 1.5; seconds_now() < end;) {
+		pid_t child[WRITERS];
+		for (int i = 0; i < WRITERS; i++) {
+			child[i] = fork();
+			if (child[i] == 0)
+				for (unsigned n = (unsigned)i;; n++)
+					(void)replace_n(store, n % KEYS);
+		}
+		for (int i = 0; i < WRITERS; i++) {
+			sleep_ms(rand() % 6);
+			for (unsigned n = 0; n < 20; n++)
+				shared->wrong += get_n(store, n % KEYS) != GOT_RIGHT; /* never a miss */
+			kill(child[i], SIGKILL);
+			waitpid(child[i], NULL, 0);
+		}
+	}
+	struct store_stats stats;
+	ck_assert_int_eq(store_stats(&stats, store, true), 0);
+	ck_assert_uint_eq(stats.entries, KEYS);
+	ck_assert_uint_eq(stats.damaged, 0);
+	ck_assert_int_eq(shared->wrong, 0);
+	ck_assert_str_eq(store_note(store), "");
+	store_close(store);
+}
+END_TEST
+
+/* Without memory a store keeps nothing, finds nothing and says so; with memory again it is as before. */
+START_TEST(failing_allocations)
+{
+	bool through = false;
+	ck_assert_int_ge(open_files(), 0); /* what the C library keeps is made before */
+	struct store *first = store_at(test_dir);
+	ck_assert(put_n(first, 2));
+	store_close(first);
+	for (int n = 1; !through; n++) {
+		ck_assert_int_lt(n, 200);
+		set_mode(0);
+		const struct store_key key = key_of(1);
+		const int files = open_files();
+		struct store_stats stats;
+		uint8_t bytes[32768];
+		bytes_of(bytes, 1);
+		const struct store_entry entry = {.meta = (char *)"entry 1\n", .meta_len = 8, .cubin = bytes, .cubin_len = size_of(1)};
+		struct store_entry got = {0};
+		fault.calls = 0;
+		fault.no_memory = n;
+		struct store *store = store_open(&(struct store_config){.dir = test_dir, .ignore_env = true});
+		const bool put = store && store_put(store, &key, &entry);
+		const bool replaced = store && store_replace(store, &key, &entry);
+		const bool found = store && store_get(&got, store, &key);
+		if (store) {
+			(void)store_stats(&stats, store, true);
+			(void)store_collect(store);
+		}
+		through = fault.fired == 0;
+		fault.no_memory = 0;
+		ck_assert(!found || (got.cubin_len == size_of(1) && memcmp(got.cubin, bytes, size_of(1)) == 0));
+		ck_assert(!through || (put && replaced && found));
+		store_entry_free(&got);
+		ck_assert_int_eq(open_files(), files);
+		if (store) {
+			ck_assert(put_n(store, 1) && get_n(store, 1) == GOT_RIGHT && get_n(store, 2) == GOT_RIGHT);
+			ck_assert_int_eq(leftovers(test_dir), 0);
+			store_remove(store, &key);
+			store_close(store);
+		}
+	}
+}
+END_TEST
+
 /* Collections, writers and readers together: a reader sees an entry whole or not at all. */
 START_TEST(collected_while_in_use)
 {
@@ -525,6 +628,7 @@ Suite *suite(void)
 	tcase_add_loop_test(c, failing_calls, 0, ERRORS * MODES);
 	tcase_add_test(c, failing_calls_of_eviction);
 	tcase_add_loop_test(c, short_and_interrupted, 0, MODES);
+	tcase_add_test(c, failing_allocations);
 	suite_add_tcase(s, c);
 
 	c = tcase_create("locks");
@@ -542,6 +646,7 @@ Suite *suite(void)
 	tcase_add_loop_test(c, cold_together, 0, 2);
 	tcase_add_test(c, one_store_many_threads);
 	tcase_add_loop_test(c, killed_writers, 0, 2);
+	tcase_add_test(c, replaced_while_in_use);
 	tcase_add_test(c, collected_while_in_use);
 	suite_add_tcase(s, c);
 	return s;
