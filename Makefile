@@ -1,7 +1,7 @@
 # fagen: one Makefile, no recursion. `make help` is the index.
 
 comma   := ,
-VARIANT := $(if $(SAN),san,release)
+VARIANT := $(if $(TSAN),tsan,$(if $(SAN),san,release))
 B       := build/$(VARIANT)
 CC      ?= cc
 PREFIX  ?= /usr/local
@@ -9,10 +9,10 @@ DESTDIR ?=
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 STD     := -std=c11 -D_GNU_SOURCE -I.
 WARN    := -Wall -Wextra -Wpedantic -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-unused-parameter
-SANFLAGS := -fsanitize=address$(comma)undefined
-OPT     := $(if $(SAN),-O1 -g -fno-omit-frame-pointer $(SANFLAGS) -fno-sanitize-recover=undefined,-O2 -g)
+SANFLAGS := $(if $(TSAN),-fsanitize=thread,-fsanitize=address$(comma)undefined -fno-sanitize-recover=undefined)
+OPT     := $(if $(SAN)$(TSAN),-O1 -g -fno-omit-frame-pointer $(SANFLAGS),-O2 -g)
 CFLAGS  += $(STD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -MMD -MP
-LDFLAGS += $(if $(SAN),$(SANFLAGS))
+LDFLAGS += $(if $(SAN)$(TSAN),$(SANFLAGS))
 LIBS    := -lyaml -lmd -ldl -lpthread -lm
 VERSION := $(shell sed -n 's/^.define FAGEN_VERSION "\(.*\)"/\1/p' gen/gen.h)
 
@@ -24,7 +24,8 @@ RT        := $(addprefix $(B)/,$(addsuffix .o,$(addprefix gen/,arch diag line re
              $(addprefix cache/,entry key pack_read) \
              $(addprefix runtime/,cubin_meta driver fault inputs launch load open_rt pack runtime_core tensor_map)))
 ARCHIVES  := $(B)/libruntime.a $(B)/libcache.a $(B)/libgen.a
-SUITES    := $(patsubst tests/t_%.c,$(B)/tests/t_%,$(wildcard tests/t_*.c))
+# Under the thread sanitizer those that have threads, no more.
+SUITES    := $(addprefix $(B)/tests/t_,$(if $(TSAN),launch nvrtc runtime store_stress,$(patsubst tests/t_%.c,%,$(wildcard tests/t_*.c))))
 
 # Recipes that compile kernels start with this: it names the NVRTC that tools/setup fetched, if it had to.
 WITH_NVRTC = if [ -z "$$FAGEN_NVRTC" ] && [ -e build/nvrtc/libnvrtc.so.13 ]; then export FAGEN_NVRTC="$$PWD/build/nvrtc/libnvrtc.so.13"; fi;
@@ -43,7 +44,7 @@ build/setup: tools/setup
 run: all ## the main job: set up, build, and compile specs/causal_d64.yaml for all its targets
 	@$(WITH_NVRTC) $(B)/fagen specs/causal_d64.yaml
 
-check: all $(SUITES) ## set up, build, and run every test that needs no GPU (SAN=1: under sanitizers)
+check: all $(SUITES) ## set up, build, and run every test that needs no GPU (SAN=1: under sanitizers; TSAN=1: suites with threads, under the thread sanitizer)
 	@$(WITH_NVRTC) sh tools/check $(B) $(SUITES)
 
 help: ## this list
@@ -267,4 +268,4 @@ $(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13:
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=$(if $(findstring no_id,$@),none,0x0123456789abcdef) -o $@ $<
 $(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13 $(B)/fagen
-$(B)/tests/t_nvrtc $(B)/tests/t_runtime: | $(B)/tests/fake_nvrtc/libnvrtc.so.13
+$(B)/tests/t_nvrtc $(B)/tests/t_runtime $(B)/tests/t_launch: | $(B)/tests/fake_nvrtc/libnvrtc.so.13

@@ -1,6 +1,8 @@
 /* fagen_forward, fagen_backward and fagen_workspace_size over kernels with hand-written recipes: what they refuse, what
  * they pass on, and which driver calls they make. The driver is tests/fake_cuda.c. */
 #include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
 
 #include "runtime/kernel.h"
 #include "templates/abi.h"
@@ -18,7 +20,12 @@ void *__wrap_calloc(size_t n, size_t size);
 void *__wrap_calloc(size_t n, size_t size) { return ++allocations == fail_allocation ? NULL : __real_calloc(n, size); }
 void *__real_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n);
-void *__wrap_realloc(void *p, size_t n) { return ++allocations == fail_allocation ? NULL : __real_realloc(p, n); }
+static bool spare_growth; /* of text, which gives up: gen/text.h says so */
+void *__wrap_realloc(void *p, size_t n)
+{
+	allocations += !spare_growth;
+	return !spare_growth && allocations == fail_allocation ? NULL : __real_realloc(p, n);
+}
 int __real_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
 int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
@@ -1271,6 +1278,63 @@ END_TEST
 
 /* ---- structs across versions ---- */
 
+/* Each allocation of reading a spec and getting its kernel fails once, in a process of its own. Keys give up (cache/key.c); all else is
+ * an error, or a store that does not keep, and the next attempt works. */
+START_TEST(getting_a_kernel_without_memory)
+{
+	static const char yaml[] = "{head_dim: 64, mask: causal, passes: [forward, backward]}";
+	char folder[512], compiler[640], place[] = "/tmp/fagen-t_launch-XXXXXX";
+	int gave_up = 0, told = 0, n = 0;
+	test_folder(folder);
+	snprintf(compiler, sizeof compiler, "%s/fake_nvrtc/libnvrtc.so.13", folder);
+	ck_assert_ptr_nonnull(mkdtemp(place));
+	for (bool through = false; !through;) {
+		fflush(NULL);
+		const pid_t child = fork();
+		n++;
+		if (child == 0) {
+			const fagen_config config = {.struct_size = sizeof config, .ignore_env = 1, .cache_dir = place, .nvrtc_path = compiler};
+			fagen_runtime *rt = NULL;
+			fagen_spec *s = NULL;
+			fagen_kernel *k = NULL;
+			signal(SIGABRT, SIG_DFL);
+			fake = fake_open();
+			error.struct_size = sizeof error;
+			if (fagen_open(&rt, &config, &error))
+				_exit(3);
+			spare_growth = true;
+			allocations = 0;
+			fail_allocation = n;
+			int rc = fagen_spec_parse(&s, rt, yaml, strlen(yaml), "y", &error);
+			rc = rc ? rc : fagen_kernel_get(&k, rt, s, NULL, 0, &error);
+			const bool reached = allocations >= n;
+			fail_allocation = 0;
+			if (rc && (!error.message[0] || k))
+				_exit(4);
+			if (fagen_spec_parse(&s, rt, yaml, strlen(yaml), "y", &error) || fagen_kernel_get(&k, rt, s, NULL, 0, &error))
+				_exit(5);
+			fagen_close(rt);
+			_exit(fake.depth() || fake.state->libraries || fake.state->broken ? 6 : !reached ? 1 : rc ? 2 : 0);
+		}
+		int status;
+		ck_assert_int_eq(waitpid(child, &status, 0), child);
+		if (WIFSIGNALED(status)) {
+			ck_assert_msg(WTERMSIG(status) == SIGABRT, "allocation %d: signal %d", n, WTERMSIG(status));
+			gave_up++;
+			continue;
+		}
+		ck_assert_msg(WEXITSTATUS(status) <= 2, "allocation %d: %d", n, WEXITSTATUS(status));
+		through = WEXITSTATUS(status) == 1;
+		told += WEXITSTATUS(status) == 2;
+	}
+	char command[128];
+	snprintf(command, sizeof command, "rm -r %s", place);
+	ck_assert_int_eq(system(command), 0);
+	ck_assert_int_gt(told, 5);
+	ck_assert_msg(gave_up <= 6, "%d of %d gave up", gave_up, n);
+}
+END_TEST
+
 START_TEST(struct_size_rules)
 {
 	fagen_args a = args_of(2, 8, 4, 200, 300);
@@ -1367,6 +1431,10 @@ Suite *suite(void)
 	tcase_add_test(t, opening_without_memory);
 	tcase_add_test(t, struct_size_rules);
 	tcase_add_test(t, the_error_object_is_optional_and_never_overrun);
+	suite_add_tcase(s, t);
+	t = tcase_create("memory"); /* no driver is started before the fork */
+	tcase_set_timeout(t, 60);
+	tcase_add_test(t, getting_a_kernel_without_memory);
 	suite_add_tcase(s, t);
 	return s;
 }

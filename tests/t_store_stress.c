@@ -26,7 +26,7 @@ static struct {
 
 static bool fails(void)
 {
-	if (++fault.calls != fault.fail_at)
+	if (__atomic_add_fetch(&fault.calls, 1, __ATOMIC_RELAXED) != fault.fail_at) /* of threads, too */
 		return false;
 	fault.fired++;
 	errno = fault.error;
@@ -113,7 +113,7 @@ static size_t dribbled(size_t len) { return fault.dribble && len > 1000 ? 1000 :
 static bool interrupted(void)
 {
 	static int turn;
-	if (!fault.dribble || turn++ % 2)
+	if (!fault.dribble || __atomic_fetch_add(&turn, 1, __ATOMIC_RELAXED) % 2)
 		return false;
 	errno = EINTR;
 	return true;
