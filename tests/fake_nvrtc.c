@@ -2,6 +2,7 @@
  *   FAKE_NVRTC_VERSION  "13.0" by default
  *   FAKE_NVRTC_RESULT   what nvrtcCompileProgram returns
  *   FAKE_NVRTC_REFUSES  options, between blanks, that it does not know
+ *   FAKE_NVRTC_DENIES   what no source may contain, else it has an error
  *   FAKE_NVRTC_MS       how long a compilation takes
  *   FAKE_NVRTC_LOG      a file that gets a line with the options of every compilation */
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { INVALID_OPTION = 5 };
+enum { INVALID_OPTION = 5, COMPILATION = 6 };
 static const char said[] = "the fake says no\n";
 
 static const char *variable(const char *name, const char *fallback)
@@ -32,7 +33,7 @@ int nvrtcCreateProgram(void **program, const char *source, const char *name, int
 int nvrtcCreateProgram(void **program, const char *source, const char *name, int headers, const char *const *header,
                        const char *const *include_name)
 {
-	*program = program;
+	memcpy(program, &source, sizeof source); /* which its owner keeps until it is compiled */
 	return 0;
 }
 
@@ -47,6 +48,8 @@ int nvrtcCompileProgram(void *program, int count, const char *const *option);
 int nvrtcCompileProgram(void *program, int count, const char *const *option)
 {
 	int result = atoi(variable("FAKE_NVRTC_RESULT", "0"));
+	if (getenv("FAKE_NVRTC_DENIES") && strstr(program, getenv("FAKE_NVRTC_DENIES")))
+		result = COMPILATION;
 	const int ms = atoi(variable("FAKE_NVRTC_MS", "0"));
 	nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000L}, NULL);
 	FILE *log = getenv("FAKE_NVRTC_LOG") ? fopen(getenv("FAKE_NVRTC_LOG"), "a") : NULL;

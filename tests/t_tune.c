@@ -130,6 +130,7 @@ static int64_t threads_of(const struct tile_choice *choice, const struct problem
 	int64_t threads = 0;
 	for (int i = 0; i < plan->recipe.kernel_count; i++)
 		threads += plan->recipe.kernel[i].threads;
+	diag_free(&diag);
 	free(spec), free(program), free(plan);
 	return threads;
 }
@@ -260,6 +261,48 @@ START_TEST(a_wrong_tile_is_named_and_does_not_win)
 	ck_assert_int_eq(TUNE(spec_path, spec_path, "-o", file), EXIT_MACHINE);
 	ck_assert_int_eq(*judge.judged, 1);
 	ck_assert_int_ne(access(file, F_OK), 0);
+}
+END_TEST
+
+/* What the head of the source says of a tile. */
+static void deny(const struct tile_choice *c)
+{
+	char head[160];
+	snprintf(head, sizeof head, "//   tile      %d x %d\n//   warps     %d\n//   stages    %d\n", c->tile.m, c->tile.n, c->tile.warps, c->tile.stages);
+	setenv("FAKE_NVRTC_DENIES", head, 1);
+}
+
+START_TEST(a_tile_that_does_not_compile_is_named_and_left_out)
+{
+	struct wisdom w;
+	spec_write("head_dim: 64\nassume: {batch: 2, heads: 16, seqlen: 4096}\n");
+	ck_assert_int_eq(TUNE(spec_path, "-o", file, "--rounds", "1"), 0);
+	ck_assert_str_eq(errors, "");
+	wisdom_read(&w);
+	const struct tuned before = w.entry[0].tuned;
+	char name[WISDOM_TILE_MAX], winner[WISDOM_TILE_MAX];
+	tile_choice_print(name, &before.tile);
+	wisdom_free(&w);
+	ck_assert_int_eq(unlink(file), 0);
+	deny(&before.tile);
+	char place[160]; /* what was compiled before would do */
+	snprintf(place, sizeof place, "%s/cold", test_dir);
+	setenv("FAGEN_CACHE_DIR", place, 1);
+	ck_assert_int_eq(TUNE(spec_path, "-o", file, "--rounds", "1"), 0);
+	ck_assert_msg(strstr(errors, "warning: ") && strstr(errors, name) && strstr(errors, "is left out: "), "%s", errors);
+	wisdom_read(&w);
+	tile_choice_print(winner, &w.entry[0].tuned.tile);
+	ck_assert_str_ne(winner, name);
+	wisdom_free(&w);
+	/* The planner's own is needed. */
+	ck_assert_int_eq(unlink(file), 0);
+	deny(&before.planner);
+	snprintf(place, sizeof place, "%s/colder", test_dir);
+	setenv("FAGEN_CACHE_DIR", place, 1);
+	ck_assert_int_eq(TUNE(spec_path, "-o", file, "--rounds", "1"), EXIT_MACHINE);
+	ck_assert_ptr_nonnull(strstr(errors, "that tile is the planner's choice"));
+	ck_assert_int_ne(access(file, F_OK), 0);
+	unsetenv("FAKE_NVRTC_DENIES");
 }
 END_TEST
 
@@ -499,6 +542,7 @@ Suite *suite(void)
 	tcase_add_test(c, the_planner_takes_it_when_it_is_given);
 	tcase_add_test(c, what_was_measured_is_not_measured_again);
 	tcase_add_test(c, a_wrong_tile_is_named_and_does_not_win);
+	tcase_add_test(c, a_tile_that_does_not_compile_is_named_and_left_out);
 	suite_add_tcase(s, c);
 	c = tcase_create("faults");
 	tcase_add_checked_fixture(c, machine_setup, dir_teardown);
