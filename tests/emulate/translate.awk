@@ -35,13 +35,11 @@ FNR == 1 { print "#include \"tests/emulate/cuda.hpp\"" }
 # A function: kept back until its end, to see whether it has asm.
 !held && (/^template <.*>$/ || /^(template <.*> )?DEVICE /) { held = 1; body = ""; asm = 0; head = "" }
 held {
-	body = body $0 "\n"
+	body = body (/__shared__/ ? shared($0) : $0) "\n"
 	if (head == "" && /DEVICE/ && match($0, /[A-Za-z_0-9]+\(/))
 		head = substr($0, RSTART, RLENGTH - 1)
 	if (/(^|[^A-Za-z_])asm( volatile)?\(|__cvta_generic_to_shared/)
 		asm = 1
-	if (/__shared__/)
-		sub(/[^\n]*\n$/, shared($0) "\n", body)
 	if (!/^}/ && !/^(template <.*> )?DEVICE .*[};]( \/\/.*)?$/)
 		next
 	held = 0
