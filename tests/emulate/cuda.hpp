@@ -134,6 +134,12 @@ WRAP void cp_async_commit() { emulate_copy_commit(); }
 template <int PENDING> WRAP void cp_async_wait(AT) { HERE, emulate_copy_wait(PENDING); }
 WRAP void st_shared_16(unsigned dst, uint4 v, AT) { HERE, emulate_store(dst, &v, 16); }
 WRAP void st_shared_4(unsigned dst, unsigned v, AT) { HERE, emulate_store(dst, &v, 4); }
+WRAP void st_global_16(void *dst, uint4 v, AT)
+{
+	if ((uintptr_t)dst % 16)
+		HERE, emulate_fail("16 bytes are stored at %p", dst);
+	memcpy(dst, &v, sizeof v);
+}
 WRAP uint4 ld_shared_16(unsigned src, AT)
 {
 	uint4 v;
@@ -236,6 +242,13 @@ WRAP void cp_async_bulk_wait(AT) { HERE, emulate_bulk_wait(0, 0); }
 template <int PENDING> WRAP void cp_async_bulk_wait_read(AT) { HERE, emulate_bulk_wait(PENDING, 1); }
 template <int PENDING> WRAP void cp_async_bulk_wait(AT) { HERE, emulate_bulk_wait(PENDING, 0); }
 WRAP void fence_proxy_async() { emulate_fence(); }
+WRAP void stmatrix_x4(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d, AT)
+{
+	const uint64_t *rows = (HERE, emulate_warp(EMULATE_MATRIX, ~0u, dst));
+	const unsigned lane = emulate_now->thread % 32, word[4] = {a, b, c, d};
+	for (int i = 0; i < 4; i++)
+		emulate_store((unsigned)rows[8 * i + lane / 4] + lane % 4 * 4, &word[i], 4);
+}
 WRAP void stmatrix_x4_trans(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d, AT)
 {
 	const uint64_t *rows = (HERE, emulate_warp(EMULATE_MATRIX, ~0u, dst));
@@ -253,6 +266,7 @@ WRAP void wgmma_fence() { emulate_wgmma_fence(); }
 WRAP void wgmma_commit_group(AT) { HERE, emulate_wgmma_commit(); }
 template <int PENDING> WRAP void wgmma_wait_group(AT) { HERE, emulate_wgmma_wait(PENDING); }
 template <class T, int N> WRAP void registers_pin(T (&)[N]) {}
+WRAP float mov_f32(float x) { return x; }
 WRAP void known_here(float) {}
 
 // ---- gen/emit_wgmma.c; ELEMENT_BF16 is of the source ----
