@@ -270,12 +270,19 @@ $(B)/tests/fake_nvrtc/libnvrtc.so.13 $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13:
 $(B)/tests/t_nvrtc: | $(B)/tests/fake_nvrtc_no_id/libnvrtc.so.13 $(B)/fagen
 $(B)/tests/t_nvrtc $(B)/tests/t_runtime $(B)/tests/t_launch: | $(B)/tests/fake_nvrtc/libnvrtc.so.13
 
-# Emulation: kernels on the CPU, through a driver and a compiler of tests/emulate. Never with sanitizers: threads have stacks of their own.
-EMULATE := build/emulate
-EMULATE_CFLAGS := $(STD) $(WARN) -O3 -march=native -g -fPIC -fvisibility=default -U_FORTIFY_SOURCE
-$(EMULATE)/libcuda.so.1: $(addprefix tests/emulate/,driver.c grid.c shared.c bulk.c wgmma.c) tests/emulate/emulate.h tests/emulate/engine.h runtime/dl.h | build/setup
+# Kernels on the CPU, through a driver and a compiler of tests/emulate. Never with sanitizers: threads of a CTA have stacks of their own.
+.PHONY: emulate emulate-selftest
+EMULATE        := build/emulate
+EMULATE_CFLAGS := $(STD) $(WARN) -O3 -march=native -g -fPIC -U_FORTIFY_SOURCE
+EMULATOR       := build/release/fagen $(EMULATE)/libcuda.so.1 $(EMULATE)/libnvrtc.so.13
+$(EMULATE)/libcuda.so.1: $(addprefix tests/emulate/,driver.c grid.c shared.c bulk.c wgmma.c emulate.h engine.h) runtime/dl.h | build/setup
 	@mkdir -p $(@D)
-	$(CC) $(EMULATE_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -ldl -lm
-$(EMULATE)/libnvrtc.so.13: tests/emulate/nvrtc.c $(addprefix tests/emulate/,translate.awk cuda.hpp emulate.h) | build/setup
+	$(CC) $(EMULATE_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -ldl
+$(EMULATE)/libnvrtc.so.13: $(addprefix tests/emulate/,nvrtc.c translate.awk cuda.hpp emulate.h) | build/setup
 	@mkdir -p $(@D)
 	$(CC) $(EMULATE_CFLAGS) -DEMULATE_ROOT='"$(CURDIR)"' -DEMULATE_SOURCES="\"$$(cat $^ | cksum)\"" -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=sha1 -o $@ $< -ldl
+emulate: $(EMULATOR) ## run kernels for Hopper on the CPU, and judge them: ONLY=label, or SPEC=file CASE=b1,h2,q99; SEED=n: another order of chance
+	@SPEC='$(SPEC)' CASE='$(CASE)' ONLY='$(ONLY)' SEED='$(SEED)' sh tests/emulate/run $(CURDIR)/build/release/fagen $(CURDIR)/$(EMULATE)
+emulate-selftest: $(EMULATOR)
+	@EMULATE=1 ONLY=self-test sh tests/mutate
+check: $(if $(SAN),,emulate emulate-selftest)

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <ucontext.h>
 
-enum { STACK = 256 << 10, PAGE = 4096, SLOWEST = 6, DELAY_MOST = 7, EPOCH = 200 };
+enum { STACK = 256 << 10, PAGE = 4096, SLOWEST = 11, DELAY_MOST = 9, EPOCH = 300 };
 
 struct emulate_view *emulate_now;
 static struct thread *running;

@@ -289,7 +289,9 @@ void suite_small(struct suite *s)
                  BOTH "}",
                  "b2,h2,q130,k150"},
 		{"{head_dim: 64, layout: packed, mask: causal, kv_group: 2, " BOTH "}", "b5,h4/2,lq130-0-7-200-1,lk90-9-0-300-1,q210,k310,seed2"},
-		{"{head_dim: 64, layout: padded, " BOTH "}", "b2,h2,lq40-70,lk200-130,q90"}, /* full tiles with rows of padding */
+		{"{head_dim: 64, layout: padded, sink: true, " BOTH "}", "b2,h2,lq40-70,lk200-130,q90"}, /* full tiles with rows of padding */
+		{"{head_dim: 64, kv_group: 2, score: \"s + r[b, h, k]\", inputs: {r: {dtype: f32, shape: [batch, heads, seq_k]}}, " BOTH "}",
+                 "b1,h4/2,q130,k150,seed2"}, /* inputs of keys change with the head that a CTA turns to */
 		{"{head_dim: 64, layout: padded, mask: {all: [causal, document]}, score: \"s + m[h, q, k]\", inputs: {m: {dtype: f32, shape: "
                  "[heads, seq_q, seq_k], grad: true}}, " BOTH "}",
                  "b4,h2,lq130-0-7-90,lk90-9-0-150,seed3"},
