@@ -280,7 +280,7 @@ $(EMULATE)/libcuda.so.1: $(addprefix tests/emulate/,driver.c grid.c shared.c bul
 	$(CC) $(EMULATE_CFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -ldl
 $(EMULATE)/libnvrtc.so.13: $(addprefix tests/emulate/,nvrtc.c translate.awk cuda.hpp emulate.h) | build/setup
 	@mkdir -p $(@D)
-	$(CC) $(EMULATE_CFLAGS) -DEMULATE_ROOT='"$(CURDIR)"' -DEMULATE_SOURCES="\"$$(cat $^ | cksum)\"" -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=sha1 -o $@ $< -ldl
+	$(CC) $(EMULATE_CFLAGS) -DEMULATE_SOURCES="\"$$(cat $^ | cksum)\"" -shared -Wl,-soname,libnvrtc.so.13 -Wl,--build-id=sha1 -o $@ $< -ldl
 emulate: $(EMULATOR) ## run kernels for Hopper on the CPU, and judge them: ONLY=label, or SPEC=file CASE=b1,h2,q99; SEED=n: another order of chance
 	@SPEC='$(SPEC)' CASE='$(CASE)' ONLY='$(ONLY)' SEED='$(SEED)' sh tests/emulate/run $(CURDIR)/build/release/fagen $(CURDIR)/$(EMULATE)
 emulate-selftest: $(EMULATOR)

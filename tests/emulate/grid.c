@@ -291,7 +291,7 @@ static bool wait_same(const struct thread *a, const struct thread *b)
 static void __attribute__((noreturn)) hang_fail(void)
 {
 	char text[ERROR_MAX - 100];
-	int len = snprintf(text, sizeof text, "no thread can go on.");
+	int len = snprintf(text, sizeof text, "no thread can go on. They wait");
 	for (unsigned i = 0; i < residents; i++)
 		for (unsigned c = 0; resident[i] && c < resident[i]->ctas; c++) {
 			struct cta *cta = resident[i]->cta[c];
@@ -301,8 +301,8 @@ static void __attribute__((noreturn)) hang_fail(void)
 					;
 				if (t->ended || (size_t)len > sizeof text - 300)
 					continue;
-				len += snprintf(text + len, sizeof text - (size_t)len, "\n  CTA %u, threads %u to %u wait at %s:%d ", t->view.cta,
-				                first, next - 1, t->view.file, t->view.line);
+				len += snprintf(text + len, sizeof text - (size_t)len, "\n  CTA %u, threads %u..%u, at %s:%d ", t->view.cta, first,
+				                next - 1, t->view.file, t->view.line);
 				len += wait_print(text + len, sizeof text - (size_t)len, t);
 			}
 		}

@@ -1,7 +1,9 @@
-/* nvrtc: a libnvrtc.so.13 whose "cubin" is a shared library for the CPU: translate.awk makes C++ of the source, g++ compiles it. EMULATE_ROOT:
- * the root of the sources. EMULATE_SOURCES, a hash of what it compiles with, is in the build id and so in the keys of the cache. */
+/* nvrtc: a libnvrtc.so.13 whose "cubin" is a shared library for the CPU: translate.awk makes C++ of the source, g++ compiles it. It lies in
+ * build/emulate, whence it finds the sources. EMULATE_SOURCES, a hash of what it compiles with, is in the build id and so in the keys of the
+ * cache. */
 #include <dlfcn.h>
 #include <libgen.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -85,21 +87,21 @@ static char *file_read(const char *folder, const char *name, size_t *len)
 /* Runs the compiler in a folder of its own that holds the source. */
 static int compile_in(const char *folder, const char *source)
 {
-	char command[4 * PATH_SIZE], path[PATH_SIZE];
+	char command[6 * PATH_SIZE], path[PATH_SIZE];
 	Dl_info own;
-	if (!dladdr((void *)(size_t)&nvrtcVersion, &own))
-		return -1;
-	char *here = strdup(own.dli_fname);
+	char *here = dladdr((void *)(size_t)&nvrtcVersion, &own) ? realpath(own.dli_fname, NULL) : NULL;
 	snprintf(path, sizeof path, "%s/kernel.cu", folder);
 	FILE *f = fopen(path, "w");
-	const int written = f && fputs(source, f) >= 0;
-	int rc = !here || (f && fclose(f)) || !written;
-	if (!rc) {
+	const bool written = f && fputs(source, f) >= 0;
+	int rc = -1;
+	if (!(f && fclose(f)) && written && here) {
+		const char *place = dirname(here);
 		snprintf(command, sizeof command,
-		         "cd '%s' && awk -f '%s/tests/emulate/translate.awk' '%s/tests/emulate/cuda.hpp' kernel.cu >kernel.cpp 2>log && "
-		         "${CXX:-g++} -std=c++17 -O2 -w -Wfatal-errors -Wno-psabi -fno-strict-aliasing -fPIC -shared -DELEMENT_BF16=%d -I'%s' "
-		         "-o kernel.so kernel.cpp '%s/libcuda.so.1' >>log 2>&1",
-		         folder, EMULATE_ROOT, EMULATE_ROOT, strstr(source, "using Element = Bf16") != NULL, EMULATE_ROOT, dirname(here));
+		         "here='%s' root='%s/../..' && cd '%s' && "
+		         "awk -f \"$root/tests/emulate/translate.awk\" \"$root/tests/emulate/cuda.hpp\" kernel.cu >kernel.cpp 2>log && "
+		         "${CXX:-g++} -std=c++17 -O2 -w -Wfatal-errors -Wno-psabi -fno-strict-aliasing -fPIC -shared -DELEMENT_BF16=%d \"-I$root\" "
+		         "-o kernel.so kernel.cpp \"$here/libcuda.so.1\" >>log 2>&1",
+		         place, place, folder, strstr(source, "using Element = Bf16") != NULL);
 		rc = system(command);
 	}
 	free(here);

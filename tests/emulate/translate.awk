@@ -29,8 +29,7 @@ FNR == 1 { print "#include \"tests/emulate/cuda.hpp\"" }
 /^#define DEVICE / { print "#define DEVICE static inline"; next }
 /^#pragma (nv_|unroll)/ || /^[ \t]*#pragma unroll/ { print ""; next }
 /^struct (Fp16|Bf16)( \{\})?;$/ { print ""; next }
-/^#line 1 / { place = $3; at = 0; print; next }
-{ at++ }
+/^#line 1 / { place = $3; print; next }
 
 # A function: kept back until its end, to see whether it has asm.
 !held && (/^template <.*>$/ || /^(template <.*> )?DEVICE /) { held = 1; body = ""; asm = 0; head = "" }
@@ -50,7 +49,7 @@ held {
 	gsub(/[^\n]+/, "", body)
 	printf "%s", body
 	if (!(head in known))
-		printf "#error \"%s has the instruction %s, which tests/emulate/cuda.hpp has not: add there what it does\"\n#line %d %s\n", place, head, at + 1, place
+		printf "#error %s has the instruction %s, which tests/emulate/cuda.hpp has not: add there what it does.\n", place, head
 	next
 }
 
