@@ -134,11 +134,33 @@ static void stream_count(struct visits *sum, const struct walk *w, const struct 
 /* A fixed sequence of numbers in [0, 1): samples are spread unevenly so that no period of the mask is met. */
 static double spread(int64_t i) { return (double)((uint64_t)i * 2654435769u % 65536) / 65536; }
 
+/* Of a layout that is given at launch this many blocks are taken to be kept. */
+static const double kept_at_launch = 0.25;
+
+/* Blocks that a tile lies in, on one side and in the mean. */
+static double blocks_met(int tile, int block)
+{
+	int common = tile;
+	while (tile % common != 0 || block % common != 0)
+		common--;
+	return (double)(tile + block - common) / block;
+}
+
+/* How likely a tile is to meet a kept block of such a layout; else 1. */
+static double layout_chance(const struct walk *w, const struct program *p)
+{
+	if (p->blocks != BLOCKS_BITMAP && p->blocks != BLOCKS_LISTS)
+		return 1;
+	const int tile_q = w->keys_inside ? w->outer_tile : w->inner_tile, tile_k = w->keys_inside ? w->inner_tile : w->outer_tile;
+	return 1 - pow(1 - kept_at_launch, blocks_met(tile_q, p->block_q) * blocks_met(tile_k, p->block_k));
+}
+
 /* The same where each tile has to be asked: `inner` of them. */
 static void stream_sample(struct visits *sum, const struct walk *w, const struct stream *s, const struct classifier *c,
                           int64_t inner, int64_t number)
 {
 	const int64_t tiles = spans_size(&s->seen), asked = tiles < inner ? tiles : inner;
+	const double chance = layout_chance(w, c->program), kept = chance < 1 ? kept_at_launch : 1;
 	double seen = 0;
 	for (int64_t i = 0; i < asked; i++) {
 		const double part = spread(number * 31 + i);
@@ -148,12 +170,12 @@ static void stream_sample(struct visits *sum, const struct walk *w, const struct
 			      i1 = i0 + w->inner_tile < w->inner_len ? i0 + w->inner_tile : w->inner_len;
 		const enum tile_class class = w->keys_inside ? classifier_rest(c, s->first, s->last + 1, i0, i1)
 		                                             : classifier_rest(c, i0, i1, s->first, s->last + 1);
-		const double weight = (double)tiles / (double)asked;
+		const double all = (double)tiles / (double)asked, weight = all * chance;
 		if (class == TILE_EMPTY)
 			continue;
 		seen += weight;
 		sum->partial += class == TILE_FULL && spans_hold(&s->full, tile) ? 0 : weight;
-		sum->cells += weight * cells_of(w, s, tile, tile + 1);
+		sum->cells += all * kept * cells_of(w, s, tile, tile + 1);
 	}
 	sum->tiles += seen;
 	sum->most = seen > sum->most ? seen : sum->most;

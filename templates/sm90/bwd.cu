@@ -166,7 +166,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		own.item = -1, own.turn = 1;
 #pragma unroll 1
 	for (unsigned round = 0; (number = item_number(p, round, leader)) < item_count(p); round++) {
-		const Keys placed = keys_placed(p, number);
+		const Keys placed = keys_placed(p, number, !QUEUE);
 		if (placed.k0 < 0)
 			continue;
 		__syncwarp(); // readers of the walk before the writer of the next one

@@ -24,8 +24,8 @@ struct Keys { int b, h, k0; }; // k0 below 0: nothing
 // see under a lower-triangular mask, go first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
-// What tile number i of the launch is. All lanes of a warp call it.
-DEVICE Keys keys_placed(const fagen_abi &p, unsigned i)
+// What tile number i of the launch is; `alike`: all see the same rows. All lanes of a warp call it.
+DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
 		const Owned own = keys_owned<TILE_N>(p, p.heads_kv, i);
@@ -34,7 +34,7 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i)
 		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
 		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
 		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
-		const Placed at = section_placed(i, tiles, section, heads);
+		const Placed at = section_placed(i, tiles, section, heads, alike);
 		return {at.head / p.heads_kv, at.head % p.heads_kv, at.tile * TILE_N};
 	}
 }

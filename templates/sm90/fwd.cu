@@ -120,7 +120,7 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
 		const long long fit = SECTION_BYTES / head_bytes * p.kv_group;
 		const int section = fit < p.kv_group ? p.kv_group : fit < heads ? (int)fit : heads;
-		const Placed at = section_placed(i, tiles, section, heads);
+		const Placed at = section_placed(i, tiles, section, heads, !QUEUE);
 		return {at.head / p.heads_q, at.head % p.heads_q, tiles - 1 - at.tile, tiles};
 	}
 }
