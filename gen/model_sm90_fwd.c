@@ -10,10 +10,12 @@ enum { GROUP_WARPS = 4, GROUP_ROWS = 64 }; /* of a warpgroup */
 /* Fitted to 260 timings on an H200, d 64 to 256, causal and full, sequences of 512 to 8k, 6% root mean square of the good tiles, the chosen
  * one at most 2.5% slower than the best, 0.2% in the mean: clocks of ex2 and of other float operations beside wgmma over those alone, the norm
  * that joins the terms for two and three warpgroups that take turns, and what a visit and an item cost beside: the first softmax and the
- * epilogue of an item hide behind little. */
+ * epilogue of an item hide behind little. A third stage loads more of the next item meanwhile, and slows long items; O that does not pass
+ * through shared memory takes longer to store. */
 static const double exp_beside = 1.05, alu_beside = 0.385;
 static const double overlap[] = {[2] = 2.36, [3] = 4.82};
 static const double visit_clocks[] = {[2] = 375, [3] = 437}, item_clocks[] = {[2] = 4790, [3] = 5920};
+static const double third_stage_visit = 100, third_stage_item = -850, out_direct_item = 900;
 
 /* Multiply-adds of a short score beside the one that scales without it, and the clocks that 128 cells of each take where a warp's scheduler
  * has tensor products, exponentials and sums to issue too: softcap beside none, d 128, on an H200. */
@@ -94,12 +96,14 @@ static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 	int count = 0;
 	(void)target;
 	for (int m = 128; m <= 192; m += 64)
-		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++) { /* a third stage, which a spec may ask for, gained nothing */
-			const struct tile_request t = {.m = m, .n = keys[k], .warps = GROUP_WARPS * (m / GROUP_ROWS + 1), .stages = 2};
-			char reason[REASON_MAX];
-			if (count < max && fwd_legal(reason, &t, spec, program))
-				tile[count++] = t;
-		}
+		for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+			for (int stages = 2; stages <= 3; stages++) {
+				const struct tile_request t = {
+					.m = m, .n = keys[k], .warps = GROUP_WARPS * (m / GROUP_ROWS + 1), .stages = stages};
+				char reason[REASON_MAX];
+				if (count < max && fwd_legal(reason, &t, spec, program))
+					tile[count++] = t;
+			}
 	return count;
 }
 
@@ -111,8 +115,6 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 
 	c->walk_warps = 1;
 	c->overlap = overlap[warpgroups];
-	c->visit_clocks = visit_clocks[warpgroups];
-	c->item_clocks = item_clocks[warpgroups];
 	c->speculate = one_reference_does(spec, program);
 	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
@@ -130,6 +132,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->out_staged = c->smem_bytes + out <= target->smem_block;
 	if (c->out_staged)
 		smem_term_add(c, "O", out);
+	c->visit_clocks = visit_clocks[warpgroups] + (c->stages > 2 ? third_stage_visit : 0);
+	c->item_clocks = item_clocks[warpgroups] + (c->stages > 2 ? third_stage_item : 0) + (c->out_staged ? 0 : out_direct_item);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;

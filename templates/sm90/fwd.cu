@@ -21,8 +21,6 @@ constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64;   // 64-column panels of a sh
 constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 constexpr int NOTES = 2 * STAGES;
 constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
-// S of an item's second visit is computed under the softmax of its first: there are registers for both.
-constexpr bool SECOND_AHEAD = WARPGROUPS == 2 && TILE_N <= 128 && HEAD_DIM_V <= 128 && SCORE_IDENTITY;
 constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS, INPUTS = VISIT_INPUTS || ITEM_INPUTS;
 constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
@@ -152,8 +150,11 @@ DEVICE void query_load(Smem &smem, const fagen_abi_maps &maps, int group, int ro
 		                        batch);
 }
 
-// smem.next: the next item number that is a tile, or ITEM_END. Its rows of Q, which nobody has read yet, are on their way to L2 from
-// then on.
+// Rows of Q that are one panel wide are on their way to L2 an item ahead: nobody has read them, and from memory they come late. d 64 1.03;
+// of two panels 0.98.
+constexpr bool QUERY_AHEAD = PANELS_QK == 1;
+
+// smem.next: the next item number that is a tile, or ITEM_END.
 DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, bool leader)
 {
 	unsigned number;
@@ -169,11 +170,10 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 	} while (own.tile < 0 && number < item_count(p));
 	if (leader) {
 		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
-		if (own.tile >= 0)
+		if (QUERY_AHEAD && own.tile >= 0)
 #pragma unroll 1
-			for (int i = 0; i < PANELS_QK * WARPGROUPS; i++)
-				cp_async_bulk_prefetch_tensor_4d(maps.query, i / WARPGROUPS * 64,
-				                                 first_q(&p, own.b) + own.tile * TILE_M + i % WARPGROUPS * 64, own.h,
+			for (int group = 0; group < WARPGROUPS; group++)
+				cp_async_bulk_prefetch_tensor_4d(maps.query, 0, first_q(&p, own.b) + own.tile * TILE_M + group * 64, own.h,
 				                                 LAYOUT == LAYOUT_PACKED ? 0 : own.b);
 	}
 	__syncwarp(); // the next item's writer before its readers
@@ -602,63 +602,50 @@ DEVICE void scores_done(Smem &smem, const Attended &at, unsigned visit)
 	}
 }
 
-// The next visit: its S and O of the one at hand are under way together, and its softmax under O's. AHEAD: its S is there, in s. SHORT: with the
-// short score, not running.
-template <bool SHORT, bool AHEAD>
-DEVICE void visit_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], float (&s)[TILE_N / 2], Rows &rows, Attended &at, Smem &smem,
-                         const Buffers &staged, const fagen_abi &p, bool running)
+// All visits but the first: S of the next one and O of this one are under way together, and the softmax of the next under O's.
+// SHORT: with the short score, not running.
+template <bool SHORT>
+DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], Rows &rows, Attended &at, Smem &smem,
+                          const Buffers &staged, const fagen_abi &p, bool running)
 {
-	float factor[2] = {1, 1};
-	const unsigned next = at.visit + 1;
-	if constexpr (!AHEAD)
+#pragma unroll 1
+	while (!at.note.last) {
+		float s[TILE_N / 2], factor[2] = {1, 1};
+		const unsigned next = at.visit + 1;
 		mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
-	if constexpr (TAKE_TURNS)
-		barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
-	if constexpr (!AHEAD)
+		if constexpr (TAKE_TURNS)
+			barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
 		scores_issue(s, smem, at.group, next % STAGES);
-	value_wait(smem, at);
-	values_issue(acc, prob, smem, at.visit % STAGES);
-	if constexpr (TAKE_TURNS)
-		barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
-	at.note = smem.notes.of[next % NOTES];
-	if constexpr (!AHEAD) {
+		value_wait(smem, at);
+		values_issue(acc, prob, smem, at.visit % STAGES);
+		if constexpr (TAKE_TURNS)
+			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
+		at.note = smem.notes.of[next % NOTES];
 		wgmma_wait_group<1>(); // S
 		registers_pin(s);
-	}
-	scores_done(smem, at, next);
-	scores_change<SHORT>(s, smem, staged, p, at, next);
-	if constexpr (SCORE_LIFT != 0)
-		if (!running)
-			references_lift(s, rows, p, visit_inputs(smem, staged, at, next), smem.item[at.seat]);
-	const bool rise = softmax<false, SHORT>(s, rows, factor, running);
-	// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
-	if (!TAKE_TURNS)
-		known_here(rows.sum[0] + rows.sum[1]);
-	wgmma_wait_group<0>(); // O
-	registers_pin(acc);
-	if (first_thread())
-		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
-	prob_pack(prob, s, smem, at, next);
-	if (running && __any_sync(~0u, rise)) {
+		scores_done(smem, at, next);
+		scores_change<SHORT>(s, smem, staged, p, at, next);
+		if constexpr (SCORE_LIFT != 0)
+			if (!running)
+				references_lift(s, rows, p, visit_inputs(smem, staged, at, next), smem.item[at.seat]);
+		const bool rise = softmax<false, SHORT>(s, rows, factor, running);
+		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
+		if (!TAKE_TURNS)
+			known_here(rows.sum[0] + rows.sum[1]);
+		wgmma_wait_group<0>(); // O
+		registers_pin(acc);
+		if (first_thread())
+			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+		prob_pack(prob, s, smem, at, next);
+		if (running && __any_sync(~0u, rise)) {
 #pragma unroll
-		for (int j = 0; j < BLOCKS_V; j++)
+			for (int j = 0; j < BLOCKS_V; j++)
 #pragma unroll
-			for (int r = 0; r < 2; r++)
-				acc[4 * j + 2 * r] *= factor[r], acc[4 * j + 2 * r + 1] *= factor[r];
+				for (int r = 0; r < 2; r++)
+					acc[4 * j + 2 * r] *= factor[r], acc[4 * j + 2 * r + 1] *= factor[r];
+		}
+		at.visit = next;
 	}
-	at.visit = next;
-}
-
-// All visits but the first.
-template <bool SHORT>
-DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], float (&s)[TILE_N / 2], Rows &rows, Attended &at,
-                          Smem &smem, const Buffers &staged, const fagen_abi &p, bool running)
-{
-	if (SECOND_AHEAD && !at.note.last)
-		visit_attend<SHORT, true>(acc, prob, s, rows, at, smem, staged, p, running);
-#pragma unroll 1
-	while (!at.note.last)
-		visit_attend<SHORT, false>(acc, prob, s, rows, at, smem, staged, p, running);
 }
 
 // O of this warp's rows, P's sums divided out by `scale`. The rows of an entry that are `written` begin at `out`; this warp's are from q on.
@@ -795,42 +782,29 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	unsigned prob[TILE_N / 4];
 	Rows rows;
 	{
-		float first[TILE_N / 2], factor[2];
+		float factor[2];
 		at.note = smem.notes.of[at.visit % NOTES];
 		scores_done(smem, at, at.visit);
-#pragma unroll
-		for (int i = 0; i < TILE_N / 2; i++)
-			first[i] = SECOND_AHEAD ? mov_f32(s[i]) : s[i];
-		if constexpr (SECOND_AHEAD) { // if there is no second, of anything, and nobody looks at it
-			if (!at.note.last)
-				mbarrier_wait(smem.key_full[(at.visit + 1) % STAGES], (at.visit + 1) / STAGES & 1);
-			scores_issue(s, smem, at.group, (at.visit + 1) % STAGES);
-		}
-		scores_change<false>(first, smem, staged, p, at, at.visit);
+		scores_change<false>(s, smem, staged, p, at, at.visit);
 		if constexpr (SPECULATE && SCORE_LIFT != 0) { // as later visits, with rows that have seen nothing
 			const Item &item = smem.item[at.seat];
 			rows = {{minus_infinity(), minus_infinity()}, {0, 0}};
 			if (item.kind == ITEM_SPECULATIVE)
-				references_lift(first, rows, p, visit_inputs(smem, staged, at, at.visit), item);
-			softmax<false, false>(first, rows, factor, item.kind != ITEM_SPECULATIVE);
+				references_lift(s, rows, p, visit_inputs(smem, staged, at, at.visit), item);
+			softmax<false, false>(s, rows, factor, item.kind != ITEM_SPECULATIVE);
 		} else {
-			softmax<true, false>(first, rows, factor, true);
+			softmax<true, false>(s, rows, factor, true);
 		}
-		prob_pack(prob, first, smem, at, at.visit);
-		if constexpr (SECOND_AHEAD) {
-			known_here(rows.sum[0] + rows.sum[1]); // the softmax, before the wait
-			wgmma_wait_group<0>();
-			registers_pin(s);
-		}
+		prob_pack(prob, s, smem, at, at.visit);
 	}
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)
 		acc[i] = 0;
 	const bool speculative = SPECULATE && smem.item[at.seat].kind == ITEM_SPECULATIVE;
 	if (SCORE_SHORT && speculative)
-		visits_attend<SCORE_SHORT>(acc, prob, s, rows, at, smem, staged, p, false);
+		visits_attend<SCORE_SHORT>(acc, prob, rows, at, smem, staged, p, false);
 	else
-		visits_attend<false>(acc, prob, s, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
+		visits_attend<false>(acc, prob, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
 	value_wait(smem, at);
 	values_issue(acc, prob, smem, at.visit % STAGES);
 	some = first_scores_issue(s, smem, at.group, i + 1, at.visit + 1); // under the end of this item

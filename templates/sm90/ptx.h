@@ -169,14 +169,6 @@ template <int N> DEVICE void registers_pin(unsigned (&r)[N])
 		asm volatile("" : "+r"(r[i])::"memory");
 }
 
-// A copy. Without it ptxas would rather keep accumulators where they are, and find no place for others beside them.
-DEVICE float mov_f32(float x)
-{
-	float y;
-	asm volatile("mov.b32 %0, %1;" : "=f"(y) : "f"(x));
-	return y;
-}
-
 // A point of the program before which x, which is never below 0, and all that it is made of must have been computed. ptxas moves waits for
 // wgmma up past arithmetic that does not depend on them, and then nothing overlaps the products.
 DEVICE void known_here(float x)

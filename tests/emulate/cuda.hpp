@@ -266,7 +266,6 @@ WRAP void wgmma_fence() { emulate_wgmma_fence(); }
 WRAP void wgmma_commit_group(AT) { HERE, emulate_wgmma_commit(); }
 template <int PENDING> WRAP void wgmma_wait_group(AT) { HERE, emulate_wgmma_wait(PENDING); }
 template <class T, int N> WRAP void registers_pin(T (&)[N]) {}
-WRAP float mov_f32(float x) { return x; }
 WRAP void known_here(float) {}
 
 // ---- gen/emit_wgmma.c; ELEMENT_BF16 is of the source ----

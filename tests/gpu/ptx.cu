@@ -132,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(128) transposed(const __grid_consta
 	known_here(fabsf(acc[0]));
 #pragma unroll
 	for (int i = 0; i < ROWS / 2; i++)
-		out[(row + i / 2 % 2 * 8) * ROWS + i / 4 * 8 + col + i % 2] = mov_f32(acc[i]);
+		out[(row + i / 2 % 2 * 8) * ROWS + i / 4 * 8 + col + i % 2] = acc[i];
 }
 
 // Matrices of 8x8 elements, matrix i in rows 8i .. 8i+7, transposed on the way to shared memory; and a bulk copy of so many bytes.
