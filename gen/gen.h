@@ -188,6 +188,7 @@ struct tile_request { /* all zero: auto */
 	int m, n;      /* query rows, keys */
 	int warps;     /* 0: planner's choice */
 	int stages;    /* 0: planner's choice */
+	int splits;    /* parts of a query tile's keys; 0: planner's choice */
 };
 
 /* Keys of the language, in canonical order. spec.def has one row for each: name, type, default, documentation. */
@@ -493,6 +494,7 @@ extern const char *const cost_names[COST_COUNT];
 
 struct candidate {
 	int tile_m, tile_n, warps, stages;
+	int splits;               /* parts of an owned tile's visits, each an item of its own, which another kernel joins; 1: none */
 	int walk_warps;           /* those of them that walk the tiles */
 	bool speculate;           /* softmax of long rows against references that never rise, checked at the end */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */

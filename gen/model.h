@@ -13,11 +13,12 @@ struct template_model {
 	int cc_min;         /* runs on targets of at least this compute capability */
 	int cc_max;         /* and at most this one; 0: no end */
 	int align_min;      /* rows must be aligned to as many bytes; 0: any */
+	int splits_most;    /* parts that the visits of a tile may be cut into; 0: they are not */
 	/* Writes at most `max` tiles to try for this spec; returns how many. */
 	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct program *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
 	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *, const struct program *);
-	/* Given tile_m, tile_n, warps, stages: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
+	/* Given tile_m, tile_n, warps, stages, splits: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
 	 * the staged inputs behind it are laid out, the registers per thread, and in cost_us the cost of ONE visited tile
 	 * in clocks of one SM by resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the
 	 * planner). */

@@ -6,6 +6,7 @@
 #include "gen/access.h"
 
 enum { GROUP_WARPS = 4, GROUP_ROWS = 64 }; /* of a warpgroup */
+enum { MERGE_ROWS = 4 };                   /* of a CTA of fwd_merge.cu */
 
 /* Fitted to 260 timings on an H200, d 64 to 256, causal and full, sequences of 512 to 8k, 6% root mean square of the good tiles, the chosen
  * one at most 2.5% slower than the best, 0.2% in the mean: clocks of ex2 and of other float operations beside wgmma over those alone, the norm
@@ -124,12 +125,12 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	if (spec->keep_256 < DROPOUT_LEVELS) /* words and a barrier for each note */
 		smem_term_add(c, "dropout", 2 * c->stages * ((c->tile_n + 63) / 64 * 2 * c->tile_m * 4 + 8));
 	const int barriers = 8 * (5 * c->stages + 2 * c->stages + 2 * warpgroups + 3 * 2);
-	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 3 * 16 + 3 * 4;
+	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 3 * (c->splits > 1 ? 28 : 16) + 3 * 4;
 	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, c->stages, c->stages);
 	const int out = 4 * warpgroups * 16 * 2 * PANEL; /* 16 rows of a panel for each warp */
-	c->out_staged = c->smem_bytes + out <= target->smem_block;
+	c->out_staged = c->splits == 1 && c->smem_bytes + out <= target->smem_block;
 	if (c->out_staged)
 		smem_term_add(c, "O", out);
 	c->visit_clocks = visit_clocks[warpgroups] + (c->stages > 2 ? third_stage_visit : 0);
@@ -160,10 +161,15 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
-	(void)spec, (void)target;
+	(void)target;
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
 	recipe_kernel_add(recipe, "fagen_forward", GRID_PERSISTENT, c->tile_m, 32 * c->warps, c->smem_bytes);
+	if (c->splits > 1) {
+		recipe->kernel[recipe->kernel_count - 1].parts = c->splits;
+		recipe_kernel_add(recipe, "fagen_forward_merge", GRID_QUERY_TILES, MERGE_ROWS, 32 * MERGE_ROWS, 0);
+		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, c->tile_m, c->splits * (spec->head_dim_v + 1)); /* O and LSE */
+	}
 	recipe_queue_add(recipe, c);
 	recipe_map_add(recipe, "query", GROUP_ROWS);
 	recipe_map_add(recipe, "key", c->tile_n);
@@ -177,6 +183,7 @@ const struct template_model model_sm90_fwd = {
 	.cc_min = 90,
 	.cc_max = 90,
 	.align_min = 16,
+	.splits_most = RECIPE_PARTS_MAX,
 	.tiles = fwd_tiles,
 	.legal = fwd_legal,
 	.shape = fwd_shape,

@@ -1,4 +1,5 @@
 /* plan: tries every tile a template offers, and keeps the one predicted to be the fastest. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +16,14 @@ static bool tile_matches(const struct tile_request *tile, const struct tile_requ
 	       (wish->warps == 0 || wish->warps == tile->warps) && (wish->stages == 0 || wish->stages == tile->stages);
 }
 
-static bool is_auto(const struct tile_request *wish) { return !wish->m && !wish->n && !wish->warps && !wish->stages; }
+static bool is_auto(const struct tile_request *wish)
+{
+	return !wish->m && !wish->n && !wish->warps && !wish->stages && !wish->splits;
+}
 
-/* The template's own tiles that match the wish; a wish outside that list is tried with every number of warps and stages
- * it leaves open. */
-static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model,
+/* The template's own tiles that match the wish but for its splits; a wish outside that list is tried with every number of
+ * warps and stages it leaves open. */
+static int tiles_list(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model,
                          const struct spec *spec, const struct program *program, const struct target *target,
                          const struct tile_request *wish)
 {
@@ -33,8 +37,20 @@ static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct 
 		return count;
 	for (int w = 0; w < (wish->warps ? 1 : 5); w++)
 		for (int s = 0; s < (wish->stages ? 1 : 4); s++)
-			tile[count++] = (struct tile_request){wish->m, wish->n, wish->warps ? wish->warps : warps[w],
-			                                      wish->stages ? wish->stages : stages[s]};
+			tile[count++] = (struct tile_request){.m = wish->m,
+			                                      .n = wish->n,
+			                                      .warps = wish->warps ? wish->warps : warps[w],
+			                                      .stages = wish->stages ? wish->stages : stages[s]};
+	return count;
+}
+
+static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model,
+                         const struct spec *spec, const struct program *program, const struct target *target,
+                         const struct tile_request *wish)
+{
+	const int count = tiles_list(tile, model, spec, program, target, wish);
+	for (int i = 0; i < count; i++)
+		tile[i].splits = wish->splits;
 	return count;
 }
 
@@ -61,8 +77,14 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
                             const struct tile_request *tile)
 {
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
+	c->splits = tile->splits ? tile->splits : 1;
 	c->walk_warps = c->warps;
 	candidate_clocks(c);
+	if (c->splits > 1 && c->splits > model->splits_most) {
+		snprintf(c->reason, sizeof c->reason, "%d splits; %s leaves the keys of a tile together", c->splits,
+		         model->templ);
+		return false;
+	}
 	if (!model->legal(c->reason, tile, spec, program)) {
 		if (c->reason[0] == '\0')
 			snprintf(c->reason, sizeof c->reason, "%s cannot be built with this tile", model->templ);
@@ -100,10 +122,9 @@ static const struct visits *memo_visits(struct memo *memo, const struct candidat
 	return visits;
 }
 
-static void candidate_add(struct plan *plan, struct memo *memo, const struct template_model *model,
-                          const struct spec *spec, const struct program *program, const struct tile_request *tile)
+static void candidate_fill(struct candidate *c, struct plan *plan, struct memo *memo, const struct template_model *model,
+                           const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
-	struct candidate *c = &plan->candidate[plan->candidate_count++];
 	if (!candidate_shape(c, model, spec, program, plan->target, plan->device, tile))
 		return;
 	struct recipe recipe;
@@ -115,6 +136,38 @@ static void candidate_add(struct plan *plan, struct memo *memo, const struct tem
 	if (c->ctas < 0)
 		snprintf(c->reason, sizeof c->reason,
 		         "grid: more than 2147483647 CTAs; split the batch or take a larger tile");
+}
+
+/* Where owned tiles do not fill the GPU, parts of them may: as many as fill it once, or a few times with shorter ones, and no
+ * more than the longest part needs; of at least PART_VISITS visits, or they are nothing but beginnings and ends. The fastest
+ * remain in *c. */
+static void candidate_split(struct candidate *c, struct plan *plan, struct memo *memo, const struct template_model *model,
+                            const struct spec *spec, const struct program *program, const struct tile_request *tile)
+{
+	enum { ROUNDS_MOST = 4, PART_VISITS = 4 };
+	if (c->reason[0] != '\0' || model->splits_most == 0 || tile->splits != 0 || c->waves <= 0 || c->waves >= 1)
+		return;
+	const double visits = memo_visits(memo, c, plan)->most, waves = c->waves;
+	for (int rounds = 1; rounds <= ROUNDS_MOST; rounds++) {
+		const double most = fmin(floor(visits / PART_VISITS), model->splits_most);
+		const double parts = fmin(floor(rounds / waves + 1e-9), most);
+		if (parts < 2)
+			continue;
+		struct tile_request cut = *tile;
+		cut.splits = (int)ceil(visits / ceil(visits / parts));
+		struct candidate tried;
+		candidate_fill(&tried, plan, memo, model, spec, program, &cut);
+		if (tried.reason[0] == '\0' && tried.time_us < c->time_us * (1 - 1e-9))
+			*c = tried;
+	}
+}
+
+static void candidate_add(struct plan *plan, struct memo *memo, const struct template_model *model,
+                          const struct spec *spec, const struct program *program, const struct tile_request *tile)
+{
+	struct candidate *c = &plan->candidate[plan->candidate_count++];
+	candidate_fill(c, plan, memo, model, spec, program, tile);
+	candidate_split(c, plan, memo, model, spec, program, tile);
 }
 
 /* The fastest; of equals the first enumerated. Rounding must not decide, so a later one has to be clearly faster. */
@@ -170,6 +223,8 @@ static void tile_print(struct text *text, const struct tile_request *tile)
 		text_addf(text, ", warps %d", tile->warps);
 	if (tile->stages)
 		text_addf(text, ", stages %d", tile->stages);
+	if (tile->splits)
+		text_addf(text, ", splits %d", tile->splits);
 }
 
 /* The targets on which some tile of the pass is admissible: what a person can do when this one has none. */

@@ -54,7 +54,7 @@ void candidate_clocks(struct candidate *c)
 	c->item_clocks = cta_clocks;
 }
 
-/* Tiles that are owned: CTAs, but for a persistent kernel, whose CTAs own many. */
+/* Tiles that are owned, or parts of them: CTAs, but for a persistent kernel, whose CTAs own many. */
 static double items_count(const struct recipe_kernel *main, const struct recipe_shape *shape)
 {
 	struct recipe_kernel one = *main;
@@ -62,7 +62,7 @@ static double items_count(const struct recipe_kernel *main, const struct recipe_
 		one.grid = GRID_QUERY_TILES;
 	else if (one.grid == GRID_PERSISTENT_KEYS)
 		one.grid = GRID_KEY_TILES;
-	return (double)recipe_grid_size(&one, shape);
+	return (double)recipe_grid_size(&one, shape) * (one.parts > 0 ? one.parts : 1);
 }
 
 static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
@@ -211,10 +211,16 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double outer_heads = walk.keys_inside || main->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
 	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
 	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
-	double accum_row = 0, side_bytes = 0, added_bytes = 0;
+	double accum_row = 0, side_bytes = 0, added_bytes = 0, again_bytes = 0; /* of Q, which every part loads */
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *piece = &recipe->piece[i];
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
+		if (piece->size == SIZE_ROWS_QK && plan->pass == PASS_FORWARD) { /* parts, of the rows that there are */
+			const double rows = heads_q * (double)problem->seqlen_q;
+			side_bytes += 2 * 4.0 * piece->unit * rows;
+			again_bytes = (c->splits - 1) * (double)ELEMENT * spec->head_dim_qk * rows;
+			continue;
+		}
 		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by
 		 * another; it reads them too, to add to them, where L2 has not kept them. Statistics are written by another kernel
 		 * and streamed by the main one. */
@@ -232,7 +238,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		side_bytes += both * (heads_q * (double)problem->seqlen_q + heads_kv * (double)problem->seqlen_k);
 	const double query_share = again ? (double)c->tile_m / main_kernel(recipe, "fagen_backward_query")->tile : 0;
 	c->l2_bytes = query_share * tiles * c->tile_n * both + outer_bytes +
-	              tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes;
+	              tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes + again_bytes;
 
 	/* Traffic between L2 and DRAM: the streamed side is read once while the heads in flight fit L2, else once for
 	 * every wave of CTAs that passes over it. */
@@ -242,7 +248,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	double active = ceil_div(resident, ctas_inner > 1 ? ctas_inner : 1);
 	active = active < inner_heads ? active : inner_heads;
 	const bool fits = active * inner_head_bytes <= l2_usable * device->l2_mib * 1048576;
-	double passes = fits ? 1 : ceil_div(ctas_inner, resident) * c->visited;
+	double passes = fits ? 1 : ceil_div(ctas_inner / c->splits, resident) * c->visited;
 	passes = passes > 1 ? passes : 1;
 	const double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
 	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
@@ -264,7 +270,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
 	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
-	const double cta_tiles = visits->most * share * (outer_heads < heads_q ? group : 1);
+	const double cta_tiles = ceil_div(visits->most, c->splits) * share * (outer_heads < heads_q ? group : 1);
 	if (tiles > 0) {
 		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;

@@ -89,8 +89,12 @@ static void tuning_json(struct text *text, const struct plan *plan)
 
 static void chosen_print(struct text *text, const struct plan *plan, const struct candidate *c)
 {
-	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s\n", c->tile_m, c->tile_n,
+	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s", c->tile_m, c->tile_n,
 	          c->warps, c->stages, plural(c->stages));
+	if (c->splits > 1)
+		text_addf(text, "; keys in %d parts, which %s joins", c->splits,
+		          plan->recipe.kernel[plan->recipe.kernel_count - 1].entry);
+	text_puts(text, "\n");
 	tuning_print(text, plan);
 	text_puts(text, "  time         ");
 	time_print(text, c->time_us);
@@ -171,7 +175,7 @@ static void others_table(struct text *text, const struct plan *plan)
 static void candidates_table(struct text *text, const struct plan *plan)
 {
 	text_puts(text, "  candidates, times in us (* is chosen)\n"
-	                "      m    n warps stages    shared regs CTAs/SM visited");
+	                "      m    n warps stages splits    shared regs CTAs/SM visited");
 	for (int i = 0; i < COST_COUNT; i++)
 		text_addf(text, " %8s", cost_names[i]);
 	text_puts(text, "  predicted bound\n");
@@ -179,8 +183,8 @@ static void candidates_table(struct text *text, const struct plan *plan)
 		const struct candidate *c = &plan->candidate[i];
 		if (c->reason[0] != '\0')
 			continue;
-		text_addf(text, "  %c %3d  %3d %5d %6d %9d %4d %7d %6.1f%%", i == plan->chosen ? '*' : ' ', c->tile_m,
-		          c->tile_n, c->warps, c->stages, c->smem_bytes, c->regs, c->ctas_sm, 100 * c->visited);
+		text_addf(text, "  %c %3d  %3d %5d %6d %6d %9d %4d %7d %6.1f%%", i == plan->chosen ? '*' : ' ', c->tile_m,
+		          c->tile_n, c->warps, c->stages, c->splits, c->smem_bytes, c->regs, c->ctas_sm, 100 * c->visited);
 		for (int k = 0; k < COST_COUNT; k++)
 			text_addf(text, " %8.1f", c->cost_us[k]);
 		text_addf(text, " %10.1f %s\n", c->time_us, cost_names[c->bound_by]);
@@ -220,8 +224,8 @@ static void number_json(struct text *text, double value)
 
 static void candidate_json(struct text *text, const struct plan *plan, const struct candidate *c)
 {
-	text_addf(text, "{\"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d", c->tile_m, c->tile_n,
-	          c->warps, c->stages);
+	text_addf(text, "{\"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d, \"splits\": %d", c->tile_m,
+	          c->tile_n, c->warps, c->stages, c->splits);
 	if (c->reason[0] != '\0') {
 		text_puts(text, ", \"rejected\": ");
 		text_json(text, c->reason);

@@ -17,8 +17,11 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 	text_addf(text, "recipe load_bytes %d kv_group %d\n", recipe->load_bytes, recipe->kv_group);
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const struct recipe_kernel *k = &recipe->kernel[i];
-		text_addf(text, "kernel %s grid %s tile %d threads %d smem_bytes %d\n", k->entry, grid_names[k->grid],
+		text_addf(text, "kernel %s grid %s tile %d threads %d smem_bytes %d", k->entry, grid_names[k->grid],
 		          k->tile, k->threads, k->smem_bytes);
+		if (k->parts)
+			text_addf(text, " parts %d", k->parts);
+		text_puts(text, "\n");
 	}
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *p = &recipe->piece[i];
@@ -37,6 +40,8 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	k.tile = line_number(line, "tile", 1, INT32_MAX);
 	k.threads = line_number(line, "threads", 1, 1024);
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
+	if (k.grid == GRID_PERSISTENT && line->at < line->end)
+		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
 	if (recipe->kernel_count == RECIPE_KERNELS_MAX)
 		line->wrong = "at most 12 kernels";
 	else
@@ -132,8 +137,11 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
-	case GRID_QUERY_TILES_1:
-	case GRID_PERSISTENT: tiles = tiles_q; break;
+	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
+	case GRID_PERSISTENT:
+		if (tiles_q < 0 || __builtin_mul_overflow(tiles_q, (int64_t)(kernel->parts > 0 ? kernel->parts : 1), &tiles))
+			tiles = -1;
+		break;
 	case GRID_KEY_TILES:
 	case GRID_PERSISTENT_KEYS:
 		tiles = tiles_k;

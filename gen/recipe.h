@@ -9,7 +9,7 @@
 #include "gen/diag.h"
 #include "gen/text.h"
 
-enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_MAPS_MAX = 4, RECIPE_NAME_MAX = 32 };
+enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_MAPS_MAX = 4, RECIPE_PARTS_MAX = 64, RECIPE_NAME_MAX = 32 };
 
 /* Packed, batch * ceil(seqlen / tile) in the rules below is total / tile + batch, room for the tiles of all entries, each begun
  * anew, and 0 when the total is 0; but not where it says "not packed". */
@@ -20,7 +20,7 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
 	GRID_KEY_TILES_2,    /* twice GRID_KEY_TILES: clusters of two CTAs, which have a tile together */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
-	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, but at most one CTA for each multiprocessor: they take the tiles in turn */
+	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
 	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES */
 	GRID_COUNT
 };
@@ -31,6 +31,7 @@ struct recipe_kernel {
 	int tile;                    /* rows or keys of one CTA, the divisor of the grid rule */
 	int threads;                 /* per CTA */
 	int smem_bytes;              /* dynamic shared memory */
+	int parts;                   /* GRID_PERSISTENT: of a tile, which CTAs take one by one; 0: tiles are whole */
 };
 
 enum recipe_size { /* bytes of a workspace piece */

@@ -114,6 +114,8 @@ static void tile_request_print(struct text *t, const struct tile_request *tile)
 		text_addf(t, ", warps: %d", tile->warps);
 	if (tile->stages)
 		text_addf(t, ", stages: %d", tile->stages);
+	if (tile->splits)
+		text_addf(t, ", splits: %d", tile->splits);
 	text_puts(t, "}");
 }
 

@@ -50,6 +50,7 @@ struct fagen_abi {
 	unsigned long long cu_seqlens_q, cu_seqlens_k;
 	int total_q, total_k;
 	unsigned long long queue;        /* workspace: next work item of a persistent kernel, one 32-bit word, cleared before the launch */
+	unsigned long long parts;        /* workspace: O and LSE over parts of the keys, float32, in the layout of sm90/fwd.cu */
 };
 
 #ifdef __cplusplus
@@ -70,7 +71,7 @@ struct fagen_abi_maps {
 	struct fagen_abi_map query, key, value, dout;
 };
 
-FAGEN_ABI_ASSERT(sizeof(struct fagen_abi) == 1448);
+FAGEN_ABI_ASSERT(sizeof(struct fagen_abi) == 1456);
 FAGEN_ABI_ASSERT(sizeof(struct fagen_abi_maps) == 512);
 
 #endif

@@ -45,6 +45,47 @@ DEVICE struct Stream stream_queries(int k0, int k1, int sq, int sk, int size)
 	return s;
 }
 
+// The tile that has `rank` of the stream's tiles before it, and in *tiles how many those are in all: what several runs see counts once.
+DEVICE int stream_ranked(const struct Stream *s, int rank, int *tiles)
+{
+	int ranked = 0, counted = 0, next = 0; // tiles before `next` are counted
+#pragma unroll
+	for (int turn = 0; turn < RUNS; turn++) { // the run that goes on first, to its end
+		int first = s->next + 1, last = s->next;
+#pragma unroll
+		for (int i = 0; i < RUNS; i++) {
+			const int begin = int_max(s->run[i].first, next);
+			if (s->run[i].last >= begin && begin < first)
+				first = begin, last = s->run[i].last;
+		}
+		const int here = last - first + 1;
+		if (rank >= counted && rank < counted + here)
+			ranked = first + rank - counted;
+		counted += here;
+		next = last + 1;
+	}
+	*tiles = counted;
+	return ranked;
+}
+
+// Leaves a stream that nobody has walked yet one of `parts` parts of its tiles, which are equally many up to one: part 0 has the first.
+DEVICE void stream_part(struct Stream *s, int part, int parts)
+{
+	int tiles;
+	stream_ranked(s, 0, &tiles);
+	const int each = tiles / parts, more = tiles % parts; // the first `more` parts have one more
+	const int begin = part * each + int_min(part, more), end = begin + each + (part < more);
+	const int first = begin < end ? stream_ranked(s, begin, &tiles) : 0;
+	const int last = begin < end ? stream_ranked(s, end - 1, &tiles) : -1;
+#pragma unroll
+	for (int i = 0; i < RUNS; i++) {
+		struct StreamRun *const run = &s->run[i];
+		run->first = int_max(run->first, first), run->last = int_min(run->last, last);
+		run->full_first = int_max(run->full_first, first), run->full_end = int_min(run->full_end, last + 1);
+	}
+	s->next = last;
+}
+
 // Class of any tile by the runs alone.
 DEVICE int stream_class(const struct Stream *s, int tile)
 {

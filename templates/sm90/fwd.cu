@@ -12,6 +12,9 @@
 // stay in range, which the end of an item checks; one that left it is done again with running maxima. Only the item's own data
 // decide, so bits do not change from run to run. Where positions lift scores (SCORE_LIFT: a slope, say) references are higher by what
 // they lift other keys above the tile's; SPECULATE: not for scores of which that is not known, which leave the range always.
+//
+// SPLITS: of few query tiles each is so many items, which see a part of its key tiles each and leave O and LSE over them in the
+// workspace. fwd_merge.cu joins them.
 
 constexpr int WARPGROUPS = TILE_M / 64; // that compute
 constexpr int BLOCKS_N = TILE_N / 8;                 // 8-key blocks of S
@@ -40,7 +43,10 @@ static_assert(!DROPOUT || WARPGROUPS == 2, "making words several at a time takes
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
-struct Item { int kind, b, h, q0; };
+// first, last: the key tiles that the part lies in.
+template <bool> struct ItemOf { int kind, b, h, q0, part, first, last; };
+template <> struct ItemOf<false> { int kind, b, h, q0; };
+using Item = ItemOf<(SPLITS > 1)>;
 struct Note : Visit { int last; }; // 1: the item's last visit
 // Dropout's words of the visits that have notes: each thread that computes has one for each of its row pairs and blocks of 64 keys.
 template <bool> struct Words {
@@ -111,6 +117,7 @@ constexpr long long SECTION_BYTES = 24ll << 20;
 // What item number i of the launch is; tile -1: nothing.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 {
+	i /= SPLITS;
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
 		return rows_owned<TILE_M, true>(p, i);
 	} else {
@@ -125,9 +132,9 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 DEVICE unsigned item_count(const fagen_abi &p)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return (p.total_q / TILE_M + p.batch) * p.heads_q;
+		return (p.total_q / TILE_M + p.batch) * p.heads_q * SPLITS;
 	else
-		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch;
+		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch * SPLITS;
 }
 
 // Tiles of a stream, at most: runs may overlap and classes may leave some out.
@@ -138,6 +145,18 @@ DEVICE int visits_most(const Stream &stream)
 	for (int i = 0; i < RUNS; i++)
 		count += int_max(stream.run[i].last - stream.run[i].first + 1, 0);
 	return count;
+}
+
+template <class Item> DEVICE void part_set(Item &item, int part) { item.part = part; }
+// Leaves the stream of an item's query tile what its part sees.
+template <class Item> DEVICE void part_take(Item &item, Stream &stream)
+{
+	stream_part(&stream, item.part, SPLITS);
+	item.first = item.last = stream.next;
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
+		if (stream.run[i].last >= stream.run[i].first)
+			item.first = int_min(item.first, stream.run[i].first);
 }
 
 // The rows of Q of warpgroup `group`.
@@ -170,6 +189,8 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 	} while (own.tile < 0 && number < item_count(p));
 	if (leader) {
 		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
+		if constexpr (SPLITS > 1)
+			part_set(smem.next, number % SPLITS);
 		if (QUERY_AHEAD && own.tile >= 0)
 #pragma unroll 1
 			for (int group = 0; group < WARPGROUPS; group++)
@@ -215,8 +236,11 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		int next = -1, tile = -1, class_ = TILE_EMPTY;
 		bool more = false;
 		if (item.kind > ITEM_PAUSE) {
-			if (leader)
+			if (leader) { // who publishes the item
 				walk_begin<true>(smem.walk, p, b, item.q0);
+				if constexpr (SPLITS > 1)
+					part_take(item, smem.walk.stream);
+			}
 			__syncwarp();
 			if (!SPECULATE || visits_most(smem.walk.stream) <= SHORT_KEYS / TILE_N)
 				item.kind = ITEM_RUNNING;
@@ -461,6 +485,12 @@ DEVICE float lift_most(const fagen_abi &p, const Inputs &in, const Item &item, i
 	return most;
 }
 
+// Those of the keys [begin, end) that the item's part has.
+template <class Item> DEVICE void part_keys(int &begin, int &end, const Item &item)
+{
+	begin = int_max(begin, item.first * TILE_N), end = int_min(end, (item.last + 1) * TILE_N);
+}
+
 // By how much positions lift the best of the keys that row half r sees above the best of those that it sees in the visit at hand.
 DEVICE float row_lift(const fagen_abi &p, const Inputs &in, const Item &item, int r)
 {
@@ -468,7 +498,9 @@ DEVICE float row_lift(const fagen_abi &p, const Inputs &in, const Item &item, in
 	float all = minus_infinity(), here = minus_infinity();
 #pragma unroll
 	for (int run = 0; run < RUNS; run++) {
-		const Range keys = key_range(run, q, q + 1, sq, sk);
+		Range keys = key_range(run, q, q + 1, sq, sk);
+		if constexpr (SPLITS > 1)
+			part_keys(keys.begin, keys.end, item);
 		all = fmaxf(all, lift_most(p, in, item, q, keys.begin, keys.end));
 		here = fmaxf(here, lift_most(p, in, item, q, int_max(keys.begin, in.k0), int_min(keys.end, in.k0 + TILE_N)));
 	}
@@ -687,10 +719,44 @@ DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2
 	}
 }
 
+// What an item leaves for fwd_merge.cu: of rows inside the length LSE, and where that is not -inf O. A tile's parts lie together.
+struct Part {
+	float out[TILE_M][HEAD_DIM_V];
+	float lse2[TILE_M]; // of the logits in base 2, without the sink
+};
+DEVICE Part *parts_of(const fagen_abi &p, int b, int h, int tile)
+{
+	return reinterpret_cast<Part *>(p.parts) +
+	       (long long)tile_number(p.cu_seqlens_q, p.seqlen_q, p.heads_q, b, h, tile, TILE_M) * SPLITS;
+}
+template <class Item> DEVICE void part_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const fagen_abi &p, const Item &item)
+{
+	Part &part = parts_of(p, item.b, item.h, item.q0 / TILE_M)[item.part];
+#pragma unroll
+	for (int r = 0; r < 2; r++) {
+		const int row = lane_row() + 8 * r;
+		const float sum = rows.sum[r], scale = 256.0f / KEEP_256 * rcp(sum);
+		if (item.q0 + row >= sequence_q(&p, item.b))
+			continue;
+		if (mov_tid_x() % 4 == 0)
+			part.lse2[row] = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
+		if (sum == 0)
+			continue;
+#pragma unroll
+		for (int j = 0; j < BLOCKS_V; j++)
+			*reinterpret_cast<float2 *>(&part.out[row][8 * j + lane_col()]) =
+				make_float2(acc[4 * j + 2 * r] * scale, acc[4 * j + 2 * r + 1] * scale);
+	}
+}
+
 // O and LSE of this warpgroup's rows.
 DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, const Smem &smem, int seat)
 {
 	const Item item = smem.item[seat];
+	if constexpr (SPLITS > 1) {
+		part_store(acc, rows, p, item);
+		return;
+	}
 	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_row();
 	float sink2 = 0; // base 2
 	if constexpr (SINK) {
