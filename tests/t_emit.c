@@ -45,7 +45,7 @@ static struct plan *plan_fill(void)
 	strcpy(p->templ, "sm80/fwd");
 	p->candidate_count = 2;
 	p->chosen = 1;
-	p->candidate[1] = (struct candidate){.tile_m = 128, .tile_n = 64, .warps = 4, .stages = 2, .walk_warps = 4,
+	p->candidate[1] = (struct candidate){.tile_m = 128, .tile_n = 64, .warps = 4, .stages = 2, .splits = 5, .walk_warps = 4,
 	                                      .smem_bytes = 49152};
 	p->recipe.kernel_count = 1;
 	p->recipe.kernel[0] = (struct recipe_kernel){"fagen_forward", GRID_QUERY_TILES, 128, 128, 49152, 0};
@@ -217,6 +217,7 @@ START_TEST(prologue)
 		"float LOGIT_SCALE = 1.442695f;",
 		"bool SPECULATE = false;",
 		"bool QUEUE = false;",
+		"int SPLITS = 5;",
 		"bool OUT_STAGED = false;",
 		"bool WRITE_LSE = true;",
 		"int RED_WIDTH = 4;",
@@ -327,7 +328,8 @@ START_TEST(more_parts)
 	} rows[] = {{"fagen_blocks", "blocks.cu"},
 	            {"fagen_bounds_rows", "bounds.cu"},
 	            {"fagen_bounds_cols", "bounds.cu"},
-	            {"fagen_input_grad", "sm80/input_grad.cu"}};
+	            {"fagen_input_grad", "sm80/input_grad.cu"},
+	            {"fagen_forward_merge", "sm90/fwd_merge.cu"}};
 	struct spec s;
 	char line[64];
 	spec_fill(&s, "p");

@@ -71,6 +71,8 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 		pass->piece_field[p] = !strcmp(recipe->piece[p].name, "delta") ? offsetof(struct fagen_abi, delta)
 		                       : !strcmp(recipe->piece[p].name, "queue")
 		                               ? offsetof(struct fagen_abi, queue)
+		                       : !strcmp(recipe->piece[p].name, "parts")
+		                               ? offsetof(struct fagen_abi, parts)
 		                               : offsetof(struct fagen_abi, dquery_accum);
 }
 
@@ -1077,6 +1079,57 @@ START_TEST(a_persistent_launch_clears_its_queue)
 }
 END_TEST
 
+/* Keys in parts: as many items of each tile, O and LSE of all of them in the workspace, and a second kernel that finds them there. */
+START_TEST(parts_are_joined)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	const struct fake_cuda *s = fake.state;
+	struct fagen_abi abi[2];
+	size_t bytes = 0;
+	kernel_open(16, 0);
+	kernel_close();
+	struct recipe forward = {.kernel_count = 2, .piece_count = 2, .map_count = 3, .load_bytes = 16};
+	forward.kernel[0] = entry("fwd", GRID_PERSISTENT, 128, 384, 200000);
+	forward.kernel[0].parts = 3;
+	forward.kernel[1] = entry("join", GRID_QUERY_TILES, 4, 128, 0);
+	forward.piece[0] = piece("queue", SIZE_LAUNCH, 0, 1, 1);
+	forward.piece[1] = piece("parts", SIZE_ROWS_QK, 128, 3 * (D_V + 1), 0);
+	forward.map[0] = (struct recipe_map){"query", 64};
+	forward.map[1] = (struct recipe_map){"key", 176};
+	forward.map[2] = (struct recipe_map){"value", 176};
+	pass_open(PASS_FORWARD, &forward);
+	pass_open(PASS_BACKWARD, &forward);
+	static const struct {
+		int64_t rows;
+		unsigned int parts, join;
+	} want[] = {{1, 2 * 8 * 3, 2 * 8}, {200, 2 * 8 * 2 * 3, 2 * 8 * 50}, {300, SMS, 2 * 8 * 75}, {0, 0, 0}};
+	for (int i = 0; i < 4; i++) {
+		a.seqlen_q = want[i].rows;
+		const int before = s->launches;
+		ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_OK);
+		ck_assert_uint_eq(bytes, 256 + 4u * 2 * 8 * (unsigned)((want[i].rows + 127) / 128) * 128 * 3 * (D_V + 1));
+		ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+		ck_assert_int_eq(s->launches - before, want[i].parts ? 2 : 0);
+		if (!want[i].parts)
+			continue;
+		ck_assert_str_eq(s->launch[before].entry, "fwd");
+		ck_assert_str_eq(s->launch[before + 1].entry, "join");
+		ck_assert_uint_eq(s->launch[before].grid, want[i].parts);
+		ck_assert_uint_eq(s->launch[before + 1].grid, want[i].join);
+		ck_assert(s->launch[before].stream == stream && s->launch[before + 1].stream == stream);
+		for (int k = 0; k < 2; k++) {
+			memcpy(&abi[k], s->launch[before + k].params, sizeof abi[k]);
+			ck_assert_uint_eq(abi[k].parts, (uintptr_t)a.workspace + 256);
+		}
+	}
+	a = args_of(2, 8, 4, 1, 300);
+	a.workspace_size = 256;
+	ck_assert_int_eq(launch(F, &a, stream), FAGEN_ERROR_INVALID);
+	ck_assert_str_eq(error.field, "workspace_size");
+}
+END_TEST
+
 static const struct row unmapped[] = {
 	{F, 16, 0, AT(value.stride_batch), -9600, "value.stride_batch", "get a kernel with problem.align = 2"},
 	{F, 16, 0, AT(query.stride_seq), -64, "query.stride_seq", "is -64 elements"},
@@ -1420,6 +1473,7 @@ Suite *suite(void)
 	tcase_add_test(t, maps_of_packed_tensors);
 	tcase_add_test(t, empty_operands_have_no_map);
 	tcase_add_test(t, a_persistent_launch_clears_its_queue);
+	tcase_add_test(t, parts_are_joined);
 	tcase_add_loop_test(t, strides_that_no_map_takes, 0, sizeof unmapped / sizeof *unmapped);
 	tcase_add_test(t, drivers_without_tensor_maps);
 	tcase_add_test(t, a_map_that_the_driver_refuses);

@@ -228,6 +228,7 @@ static struct recipe recipe_random(void)
 		k->tile = (int)rng_in(1, 512);
 		k->threads = (int)rng_in(1, 1024);
 		k->smem_bytes = (int)rng_in(0, INT32_MAX);
+		k->parts = k->grid == GRID_PERSISTENT && rng() & 1 ? (int)rng_in(2, RECIPE_PARTS_MAX) : 0;
 	}
 	for (int i = 0; i < r.piece_count; i++) {
 		struct recipe_piece *p = &r.piece[i];
@@ -291,6 +292,12 @@ START_TEST(recipe_refuses)
 		"map key rows 64\nmap query rows 64\nmap key rows 128\n",
 		"map key rows 1\nmap query rows 1\nmap dout rows 1\nmap value rows 1\nmap value rows 1\n",
 		"maps key rows 64\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 parts\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 parts 1\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 parts 65\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 pieces 2\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 parts 2 more\n",
+		"kernel x grid query_tiles tile 64 threads 128 smem_bytes 0 parts 2\n",
 		"kernel x grid persistant tile 64 threads 128 smem_bytes 0\n",
 		"recipe load_bytes 16 kv_group 1\n",
 		"nonsense\n",
@@ -346,20 +353,21 @@ START_TEST(grid_counts)
 		                               .total_k = rng_in(0, 700),
 		                               .sms = rng_in(1, 200)};
 		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200),
-		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1)};
+		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1),
+		                                .parts = (int)rng_in(0, 1) * (int)rng_in(2, RECIPE_PARTS_MAX)};
 		int64_t tiles_q = 0, tiles_k = 0;
 		for (int64_t q = 0; q < s.seqlen_q; q += k.tile)
 			tiles_q++;
 		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
 			tiles_k++;
-		const int64_t heads = s.batch * s.heads_q;
+		const int64_t heads = s.batch * s.heads_q, items = tiles_q * heads * (k.parts ? k.parts : 1);
 		const int64_t expected[GRID_COUNT] = {tiles_q * heads,
 		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
 		                                      tiles_k * s.heads_kv * s.batch,
 		                                      tiles_k * heads,
 		                                      2 * tiles_k * s.heads_kv * s.batch,
 		                                      tiles_q * tiles_k * heads,
-		                                      tiles_q * heads < s.sms ? tiles_q * heads : s.sms,
+		                                      items < s.sms ? items : s.sms,
 		                                      tiles_k * s.heads_kv * s.batch < s.sms ? tiles_k * s.heads_kv * s.batch : s.sms};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
@@ -454,6 +462,9 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	k.grid = GRID_PERSISTENT; /* refused where the tiles could not be counted in 31 bits, however few CTAs */
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), 132);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 2, 1, INT32_MAX, 1)), -1);
+	k.parts = 2;
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX / 2, 1)), 132);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), -1);
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
 	none.sms = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);

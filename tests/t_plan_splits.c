@@ -1,0 +1,178 @@
+/* When the planner cuts the keys of query tiles into parts, into how many, and what a launch then is. */
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/plan_help.h"
+
+static const struct tile_request whole = {.m = 128, .n = 128, .splits = 1};
+
+/* Query tiles that have something to do at once. */
+static int64_t items_of(const struct candidate *c, const struct problem *p)
+{
+	return (p->seqlen_q + c->tile_m - 1) / c->tile_m * p->heads_q * p->batch;
+}
+
+/* Key tiles that the busiest query tile of a head visits, by looking at every cell. */
+static int visits_of(const struct spec *spec, const struct candidate *c, const struct problem *p)
+{
+	int most = 0;
+	for (int64_t q0 = 0; q0 < p->seqlen_q; q0 += c->tile_m) {
+		int count = 0;
+		for (int64_t k0 = 0; k0 < p->seqlen_k; k0 += c->tile_n) {
+			bool seen = false;
+			for (int64_t q = q0; q < q0 + c->tile_m && q < p->seqlen_q && !seen; q++)
+				for (int64_t k = k0; k < k0 + c->tile_n && k < p->seqlen_k && !seen; k++)
+					seen = visible(spec, p->seqlen_q, p->seqlen_k, q, k);
+			count += seen;
+		}
+		most = count > most ? count : most;
+	}
+	return most;
+}
+
+/* Problems that fill the GPU are not split, and no part has less than about four visits. */
+START_TEST(parts_are_worth_it)
+{
+	int split = 0;
+	for (int i = 0; i < 300; i++) {
+		const struct spec spec = spec_random();
+		const int64_t kv = rng_in(1, 4);
+		const struct problem problem = {rng_in(1, 4), kv * rng_in(1, 4), kv, rng_in(1, 300), rng_in(1, 6000), 16};
+		must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+		check_plan(&plan, &spec);
+		for (int k = 0; k < plan.candidate_count; k++) {
+			const struct candidate *c = &plan.candidate[k];
+			if (c->reason[0] == '\0' && items_of(c, &problem) >= 132)
+				ck_assert_int_eq(c->splits, 1);
+		}
+		const struct candidate *c = best(&plan);
+		ck_assert_int_ge(c->splits, 1);
+		if (c->splits > 1) {
+			ck_assert_str_eq(plan.templ, "sm90/fwd");
+			ck_assert_int_ge(visits_of(&spec, c, &problem), 4 * c->splits);
+			split++;
+		}
+	}
+	ck_assert(split > 20 && split < 280); /* both happen */
+}
+END_TEST
+
+static const struct {
+	struct problem problem;
+	int parts; /* of head dim 128, all keys visible, in tiles of 128 x 128: as many as the SMs have room for */
+} rows[] = {
+	{{1, 16, 16, 1, 8192, 16}, 8},   {{1, 16, 4, 128, 65536, 16}, 8},   {{1, 8, 8, 512, 8192, 16}, 4},
+	{{2, 32, 8, 16, 20000, 16}, 2},  {{1, 1, 1, 1, 65536, 16}, 64},     {{1, 2, 2, 1, 4096, 16}, 8}, /* of 4 visits */
+	{{1, 16, 16, 1, 333, 16}, 1},    {{1, 132, 132, 1, 65536, 16}, 1},  {{4, 32, 32, 4096, 4096, 16}, 1},
+	{{1, 16, 16, 2048, 2048, 16}, 1}, {{8, 1, 1, 2112, 65536, 16}, 1},
+};
+
+START_TEST(as_many_as_fit)
+{
+	struct spec spec = spec_plain(128, 128);
+	const struct problem *problem = &rows[_i].problem;
+	spec.tile[PASS_FORWARD] = (struct tile_request){.m = 128, .n = 128};
+	must_make_with(&plan, &model_sm90_fwd, &spec, "H200", problem);
+	check_plan(&plan, &spec);
+	ck_assert_int_eq(best(&plan)->splits, rows[_i].parts);
+	spec.tile[PASS_FORWARD] = whole;
+	must_make_with(&other, &model_sm90_fwd, &spec, "H200", problem);
+	ck_assert_int_eq(best(&other)->splits, 1);
+	if (rows[_i].parts > 1)
+		ck_assert_double_lt(best(&plan)->time_us, best(&other)->time_us);
+	else
+		ck_assert_double_eq(best(&plan)->time_us, best(&other)->time_us);
+}
+END_TEST
+
+/* Does the recipe of the plan have this line? */
+static bool recipe_says(const struct plan *p, const char *line)
+{
+	struct text text = {0};
+	recipe_print(&text, &p->recipe);
+	const bool found = strstr(text_str(&text), line) != NULL;
+	text_free(&text);
+	return found;
+}
+
+/* A number that is asked for is kept, whatever the problem and the layout. */
+START_TEST(as_asked)
+{
+	static const struct problem problems[] = {{1, 1, 1, 1, 1, 16}, {4, 32, 8, 4096, 4096, 16}};
+	for (int i = 0; i < 6; i++) {
+		struct spec spec = spec_plain(64, 96);
+		char line[160];
+		spec.tile[PASS_FORWARD] = (struct tile_request){.m = 128, .n = 128, .splits = 3};
+		spec.layout = (enum batch_layout)(i / 2);
+		must_make(&plan, &spec, "H200", &problems[i % 2], PASS_FORWARD);
+		check_plan(&plan, &spec);
+		const struct candidate *c = best(&plan);
+		ck_assert_int_eq(c->splits, 3);
+		ck_assert(!c->out_staged);
+		for (int k = 0; k < c->smem_term_count; k++)
+			ck_assert_str_ne(c->smem_term[k].name, "O");
+		snprintf(line, sizeof line,
+		         "\nkernel fagen_forward grid persistent tile 128 threads 384 smem_bytes %d parts 3\n"
+		         "kernel fagen_forward_merge grid query_tiles tile 4 threads 128 smem_bytes 0\n",
+		         c->smem_bytes);
+		ck_assert(recipe_says(&plan, line));
+		ck_assert(recipe_says(&plan, "\npiece parts size rows_qk tile 128 unit 291 zeroed 0\n")); /* 3 x (96 + 1) */
+		struct text text = {0}, json = {0};
+		plan_print(&text, &plan);
+		ck_assert_ptr_nonnull(strstr(text_str(&text), "; keys in 3 parts, which fagen_forward_merge joins\n"));
+		plan_json(&json, &plan);
+		ck_assert_ptr_nonnull(strstr(text_str(&json), "\"splits\": 3"));
+		text_free(&text);
+		text_free(&json);
+	}
+}
+END_TEST
+
+/* One part is a tile: nothing of a launch differs from what it is without. */
+START_TEST(whole_tiles_are_as_ever)
+{
+	struct spec spec = spec_plain(128, 128);
+	spec.tile[PASS_FORWARD] = whole;
+	must_make(&plan, &spec, "H200", &rows[0].problem, PASS_FORWARD);
+	ck_assert_int_eq(plan.recipe.kernel_count, 1);
+	ck_assert_int_eq(plan.recipe.piece_count, 0);
+	ck_assert(!recipe_says(&plan, "parts"));
+}
+END_TEST
+
+/* Kernels that cannot, and passes. */
+START_TEST(others_do_not)
+{
+	for (int g = 0; g < GPUS; g++)
+		for (int pass = 0; pass < PASS_COUNT; pass++) {
+			struct spec spec = spec_plain(64, 64);
+			const bool can = strcmp(gpus[g], "H200") == 0 && pass == PASS_FORWARD;
+			must_make(&plan, &spec, gpus[g], &rows[1].problem, (enum pass)pass);
+			ck_assert_int_eq(best(&plan)->splits > 1, can);
+			spec.tile[pass] = (struct tile_request){.m = 128, .n = 64, .splits = 2};
+			spec.place[KEY_tile] = (struct place){3, 1};
+			struct diag diag = {.file = "t.yaml"};
+			ck_assert_int_eq(make(&plan, &spec, gpus[g], &rows[1].problem, (enum pass)pass, &diag), can ? 0 : -1);
+			ck_assert(can || strstr(text_str(&diag.text), "splits 2} cannot be used"));
+			ck_assert(can || strstr(text_str(&diag.text), "2 splits; sm80/"));
+			diag_free(&diag);
+		}
+}
+END_TEST
+
+Suite *suite(void);
+Suite *suite(void)
+{
+	Suite *s = suite_create("plan_splits");
+	TCase *t = tcase_create("plan_splits");
+	tcase_set_timeout(t, 120);
+	tcase_add_test(t, parts_are_worth_it);
+	tcase_add_loop_test(t, as_many_as_fit, 0, sizeof rows / sizeof *rows);
+	tcase_add_test(t, as_asked);
+	tcase_add_test(t, whole_tiles_are_as_ever);
+	tcase_add_test(t, others_do_not);
+	suite_add_tcase(s, t);
+	return s;
+}
