@@ -421,8 +421,12 @@ static int plan_of(struct plan *plan, bool naive, const struct tuned *tuned, con
 				other_add(plan, row[i], &tried[i], serves[i]);
 	}
 	free(tried);
-	/* The last row is the portable one: it tells why nothing serves. */
-	return best >= 0 ? 0 : plan_with(plan, row[rows - 1], spec, program, target, device, problem, pass, diag);
+	/* The last row is the portable one: it tells why nothing serves; but of parts one that has them. */
+	int teller = rows - 1;
+	for (int i = 0; i < rows; i++)
+		if (spec->tile[pass].splits > 1 && row[i]->splits_most > 0 && problem->align >= row[i]->align_min)
+			teller = i;
+	return best >= 0 ? 0 : plan_with(plan, row[teller], spec, program, target, device, problem, pass, diag);
 }
 
 int plan_make(struct plan *plan, const struct spec *spec, const struct program *program, const struct target *target,

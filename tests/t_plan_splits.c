@@ -162,6 +162,27 @@ START_TEST(others_do_not)
 }
 END_TEST
 
+/* Where nothing serves, it is the kernel that has parts which says why, unless it is not asked. */
+START_TEST(refusals_are_of_those_who_can)
+{
+	static const struct {
+		int align, n;
+		const char *says;
+	} refused[] = {{16, 256, "accumulators in a thread"}, {2, 256, "3 splits; sm80/fwd"}, {2, 128, "3 splits; sm80/fwd"}};
+	for (int i = 0; i < 3; i++) {
+		struct spec spec = spec_plain(128, 128);
+		struct problem problem = rows[0].problem;
+		struct diag diag = {.file = "t.yaml"};
+		problem.align = refused[i].align;
+		spec.tile[PASS_FORWARD] = (struct tile_request){.m = 128, .n = refused[i].n, .splits = 3};
+		spec.place[KEY_tile] = (struct place){3, 1};
+		ck_assert_int_eq(make(&plan, &spec, "H200", &problem, PASS_FORWARD, &diag), -1);
+		ck_assert_msg(strstr(text_str(&diag.text), refused[i].says), "%s", text_str(&diag.text));
+		diag_free(&diag);
+	}
+}
+END_TEST
+
 Suite *suite(void);
 Suite *suite(void)
 {
@@ -173,6 +194,7 @@ Suite *suite(void)
 	tcase_add_test(t, as_asked);
 	tcase_add_test(t, whole_tiles_are_as_ever);
 	tcase_add_test(t, others_do_not);
+	tcase_add_test(t, refusals_are_of_those_who_can);
 	suite_add_tcase(s, t);
 	return s;
 }

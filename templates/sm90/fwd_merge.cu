@@ -29,6 +29,9 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_ROWS) fagen_forward_merg
 	}
 	sum += SINK ? ex2(sink2 - high) : 0;
 	const float scale = sum == 0 ? 0 : rcp(sum);
+#pragma unroll
+	for (int i = 0; i < SPLITS; i++)
+		weight[i] *= scale; // before what it weighs: sums of that may be too large
 	const int first = first_q(&p, b);
 	if (WRITE_LSE && lane == 0)
 		(reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, b, first) + h * p.lse.stride_head)[q * p.lse.stride_seq] =
@@ -45,6 +48,6 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_ROWS) fagen_forward_merg
 				o[0] += weight[i] * x.x, o[1] += weight[i] * x.y, o[2] += weight[i] * x.z, o[3] += weight[i] * x.w;
 			}
 		*reinterpret_cast<uint2 *>(out + d) =
-			make_uint2(cvt_rn_x2(o[0] * scale, o[1] * scale, Element{}), cvt_rn_x2(o[2] * scale, o[3] * scale, Element{}));
+			make_uint2(cvt_rn_x2(o[0], o[1], Element{}), cvt_rn_x2(o[2], o[3], Element{}));
 	}
 }

@@ -245,6 +245,7 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 		if (!s->warming && (!s->only_class || !strcmp(s->only_class, class_names[CLASS_SYN])))
 			suite_ptx(s);
 		suite_merge(s);
+		suite_split(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
 		if (!s->warming && s->shards == 1 &&
