@@ -168,7 +168,7 @@ START_TEST(refusals_are_of_those_who_can)
 	static const struct {
 		int align, n;
 		const char *says;
-	} refused[] = {{16, 256, "accumulators in a thread"}, {2, 256, "3 splits; sm80/fwd"}, {2, 128, "3 splits; sm80/fwd"}};
+	} refused[] = {{16, 256, "{m 128, n 176, warps 12, stages 2}"}, {2, 256, "3 splits; sm80/fwd"}, {2, 128, "3 splits; sm80/fwd"}};
 	for (int i = 0; i < 3; i++) {
 		struct spec spec = spec_plain(128, 128);
 		struct problem problem = rows[0].problem;
