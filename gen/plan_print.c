@@ -175,7 +175,7 @@ static void others_table(struct text *text, const struct plan *plan)
 static void candidates_table(struct text *text, const struct plan *plan)
 {
 	text_puts(text, "  candidates, times in us (* is chosen)\n"
-	                "      m    n warps stages splits    shared regs CTAs/SM visited");
+	                "      m    n warps stages    shared regs CTAs/SM visited");
 	for (int i = 0; i < COST_COUNT; i++)
 		text_addf(text, " %8s", cost_names[i]);
 	text_puts(text, "  predicted bound\n");
@@ -183,11 +183,14 @@ static void candidates_table(struct text *text, const struct plan *plan)
 		const struct candidate *c = &plan->candidate[i];
 		if (c->reason[0] != '\0')
 			continue;
-		text_addf(text, "  %c %3d  %3d %5d %6d %6d %9d %4d %7d %6.1f%%", i == plan->chosen ? '*' : ' ', c->tile_m,
-		          c->tile_n, c->warps, c->stages, c->splits, c->smem_bytes, c->regs, c->ctas_sm, 100 * c->visited);
+		text_addf(text, "  %c %3d  %3d %5d %6d %9d %4d %7d %6.1f%%", i == plan->chosen ? '*' : ' ', c->tile_m,
+		          c->tile_n, c->warps, c->stages, c->smem_bytes, c->regs, c->ctas_sm, 100 * c->visited);
 		for (int k = 0; k < COST_COUNT; k++)
 			text_addf(text, " %8.1f", c->cost_us[k]);
-		text_addf(text, " %10.1f %s\n", c->time_us, cost_names[c->bound_by]);
+		text_addf(text, " %10.1f %s", c->time_us, cost_names[c->bound_by]);
+		if (c->splits > 1)
+			text_addf(text, ", %d splits", c->splits);
+		text_puts(text, "\n");
 	}
 	bool any = false;
 	for (int i = 0; i < plan->candidate_count; i++) {
