@@ -306,5 +306,6 @@ void suite_small(struct suite *s)
 		suite_case(s, CLASS_SHAPES, cases[i].spec, "%s", cases[i].parts);
 		suite_case(s, CLASS_SHAPES, pinned, "%s", cases[i].parts);
 	}
+	suite_split(s);
 	s->options.poison_shared = false;
 }

@@ -11,6 +11,12 @@
 static const struct {
 	const char *spec, *parts;
 } rows[] = {
+	/* SMALL of them. */
+	{"{head_dim: 64, sink: true, mask: causal" PARTS(64, 4), "b1,h2,q200,k600"},
+	{"{head_dim: 64, score: alibi, mask: causal" PARTS(64, 4), "b1,h2,q130,k1500"},
+	{"{head_dim: 64, mask: {any: [{window: {left: 100, right: 0}}, \"k < 200\"]}" PARTS(64, 3), "b1,h2,q300,k1000"},
+	{"{head_dim: 64, layout: padded, sink: true" PARTS(64, 3), "b3,h2,lq0-130-70,lk300-0-600"},
+	{"{head_dim: 64, layout: packed, kv_group: 2, dropout: 0.2" PARTS(64, 3), "b3,h4/2,lq40-0-130,lk600-9-300"},
 	/* Decoding and the like, as asked and as planned. */
 	{"{head_dim: 128" PARTS(128, 4), "b1,h2,q1,k333"},
 	{"{head_dim: 128" PARTS(128, 8), "b2,h2,q16,k4096,seed2"},
@@ -55,10 +61,12 @@ static const struct {
 	{"{head_dim: 64, score: {softcap: {cap: 30}}" PARTS(64, 4), "b1,h2,q130,k2000,low,seed36"},
 };
 
+enum { SMALL = 5 }; /* rows for compute-sanitizer and mutations too */
+
 void suite_split(struct suite *s)
 {
 	char spec[CASE_NAME_MAX];
-	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+	for (size_t i = 0; i < (s->small ? SMALL : sizeof rows / sizeof *rows); i++) {
 		snprintf(spec, sizeof spec, "%s", rows[i].spec);
 		char *const tile = strstr(spec, ", tile: {");
 		if (tile && s->gpu.cc != 90)
