@@ -29,6 +29,7 @@ struct uint4 { unsigned x, y, z, w; };
 WRAP int2 make_int2(int x, int y) { return {x, y}; }
 WRAP uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 WRAP uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+WRAP float2 make_float2(float x, float y) { return {x, y}; }
 WRAP float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 #define threadIdx (uint3{emulate_now->thread, 0, 0})
