@@ -57,6 +57,7 @@ static const struct pair_excluded excluded[] = {
 	{NATIVE_HEAD_DIM, "256", NATIVE_HEAD_DIM_V, "larger", "256 is the largest head dim"},
 	{NATIVE_HEAD_DIM, "192", NATIVE_WARPGROUPS, "3", "accumulators of 64 rows do not fit the registers"},
 	{NATIVE_HEAD_DIM, "256", NATIVE_WARPGROUPS, "3", "likewise"},
+	{NATIVE_WARPGROUPS, "3", NATIVE_DROPOUT, "0.2", "words are made by two warpgroups' helpers alone"},
 	{NATIVE_DATA, "largest", NATIVE_DROPOUT, "0.2", "what is kept is scaled past the largest number"},
 };
 

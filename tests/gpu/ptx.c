@@ -115,7 +115,8 @@ static bool bench_launch(struct bench *b, const char *name, int threads, size_t 
 static bool maps_make(struct bench *b, struct fagen_abi_maps *maps, const struct fagen_abi *abi, int count, int64_t rows_q,
                       int64_t rows_k)
 {
-	const struct fagen_kernel kernel = {.runtime = b->s->rt, .spec = b->spec};
+	struct fagen_kernel kernel = {.runtime = b->s->rt, .spec = b->spec};
+	signature_make(&kernel.signature, &b->spec->spec);
 	const struct recipe_shape shape = {
 		.batch = BATCH, .heads_q = HEADS, .heads_kv = HEADS, .seqlen_q = rows_q, .seqlen_k = rows_k, .sms = 1};
 	const struct recipe recipe = {.kernel_count = 1,
