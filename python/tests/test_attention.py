@@ -155,9 +155,9 @@ def test_checkpointing_replays_dropout(device):
     q, k, v = tensors(device, sq=64)
     spec = {"dropout": 0.5}
     outs = []
-    for through in (lambda f: f(), lambda f: torch.utils.checkpoint.checkpoint(f, use_reentrant=False)):
+    for through in (lambda f: f(q, k, v), lambda f: torch.utils.checkpoint.checkpoint(f, q, k, v, use_reentrant=False)):
         torch.manual_seed(3)
-        out = through(lambda: fagen.attention(q, k, v, spec))
+        out = through(lambda q, k, v: fagen.attention(q, k, v, spec))  # of the devices of these the state is kept
         outs.append((out, *torch.autograd.grad(out.sum(), (q, k, v))))
     assert all(torch.equal(a, b) for a, b in list(zip(*outs))[:1] + list(zip(*outs))[2:])  # dQ is summed in an order of chance
 
