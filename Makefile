@@ -5,6 +5,7 @@ VARIANT := $(if $(TSAN),tsan,$(if $(SAN),san,release))
 B       := build/$(VARIANT)
 CC      ?= cc
 PREFIX  ?= /usr/local
+LIBDIR  ?= $(PREFIX)/lib
 DESTDIR ?=
 JOBS    ?= $(shell nproc 2>/dev/null || echo 2)
 STD     := -std=c11 -D_GNU_SOURCE -I.
@@ -80,20 +81,28 @@ $(B)/tests/t_%: $(B)/tests/t_%.o $(B)/tests/run_suite.o $(B)/libcheck.a $(ARCHIV
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcheck -lsubunit -lrt -lm
 
 install: all ## install the command, the libraries, the header, the pkg-config files and the man page under PREFIX
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/fagen/specs
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/fagen/specs
 	install $(B)/fagen $(DESTDIR)$(PREFIX)/bin/fagen
 	for l in libfagen libfagen_rt; do \
-		install $(B)/$$l.so $(DESTDIR)$(PREFIX)/lib/$$l.so.0 && ln -sf $$l.so.0 $(DESTDIR)$(PREFIX)/lib/$$l.so || exit 1; done
+		install $(B)/$$l.so $(DESTDIR)$(LIBDIR)/$$l.so.0 && ln -sf $$l.so.0 $(DESTDIR)$(LIBDIR)/$$l.so || exit 1; done
 	install -m 644 runtime/fagen.h $(DESTDIR)$(PREFIX)/include/fagen.h
-	for p in fagen fagen_rt; do sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@VERSION@|$(VERSION)|' tools/$$p.pc.in > \
-		$(DESTDIR)$(PREFIX)/lib/pkgconfig/$$p.pc || exit 1; done
+	for p in fagen fagen_rt; do sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@LIBDIR@|$(LIBDIR)|' -e 's|@VERSION@|$(VERSION)|' tools/$$p.pc.in > \
+		$(DESTDIR)$(LIBDIR)/pkgconfig/$$p.pc || exit 1; done
 	install -m 644 docs/fagen.1 $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
 	install -m 644 specs/*.yaml $(DESTDIR)$(PREFIX)/share/fagen/specs
 
 uninstall: ## remove what install put there
-	rm -f $(DESTDIR)$(PREFIX)/bin/fagen $(foreach l,libfagen libfagen_rt,$(addprefix $(DESTDIR)$(PREFIX)/lib/$l,.so .so.0))
-	rm -f $(DESTDIR)$(PREFIX)/include/fagen.h $(addprefix $(DESTDIR)$(PREFIX)/lib/pkgconfig/,fagen.pc fagen_rt.pc) $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
+	rm -f $(DESTDIR)$(PREFIX)/bin/fagen $(foreach l,libfagen libfagen_rt,$(addprefix $(DESTDIR)$(LIBDIR)/$l,.so .so.0))
+	rm -f $(DESTDIR)$(PREFIX)/include/fagen.h $(addprefix $(DESTDIR)$(LIBDIR)/pkgconfig/,fagen.pc fagen_rt.pc) $(DESTDIR)$(PREFIX)/share/man/man1/fagen.1
 	rm -rf $(DESTDIR)$(PREFIX)/share/fagen
+
+# The check needs the network as root with debootstrap, so `check` has no part in it.
+.PHONY: deb deb-check
+deb: all ## Debian packages fagen, libfagen0, libfagen-rt0, libfagen-dev in build/deb (needs dpkg-dev)
+	@MAKE="$(MAKE)" sh tools/deb $(VERSION) build/deb
+deb-check: deb ## build them twice, install them in a clean chroot (root, debootstrap, network; else unpacked), run and compile there
+	@MAKE="$(MAKE)" sh tools/deb $(VERSION) build/deb/again
+	@sh tools/deb-check $(VERSION) build/deb
 
 clean: ## remove build/
 	rm -rf build
@@ -167,6 +176,14 @@ golden-update: $(B)/fagen $(B)/tests/t_specs ## rewrite plans and registers of o
 	@sh tests/golden/run $(B)/fagen $(SPEC)
 	@$(WITH_NVRTC) FAGEN_GOLDEN_UPDATE=1 SPEC=$(SPEC) $(B)/tests/t_specs
 check: golden
+
+# What programs were built against: exported symbols, prototypes, constants, structs. Sanitizers export their own.
+.PHONY: abi abi-update
+abi: $(B)/libfagen.so $(B)/libfagen_rt.so ## compare the binary interface of the libraries with tests/golden/abi.txt
+	@CC="$(CC)" sh tests/golden/abi $(B)
+abi-update: $(B)/libfagen.so $(B)/libfagen_rt.so ## rewrite tests/golden/abi.txt
+	@CC="$(CC)" sh tests/golden/abi $(B) update
+check: $(if $(SAN)$(TSAN),,abi)
 
 # Fuzzers, always with sanitizers: each for FUZZ_SECONDS.
 .PHONY: fuzz
