@@ -27,7 +27,9 @@ import fagen
 import train
 
 PROMPTS, FORCED = (7, 61, 211, 1025), 256
-ERROR_MOST = 1.5  # of SDPA's
+# Of SDPA's root mean square. The largest error of 256 x 49152 logits says little: where fagen's attention was computed in double, it
+# was 0.45 to 1.83 times SDPA's, the root mean square 0.91 to 1.08 times.
+ERROR_MOST = 1.5
 EMBEDDING_MOST = 1e-3
 
 
@@ -78,6 +80,11 @@ def with_sdpa(q, k, v):
 
 def with_fagen(q, k, v):
     return fagen.attention(q, k, v, {"mask": "causal"})
+
+
+def in_bf16(attend):
+    """The attention alone, of a model in float32."""
+    return lambda *qkv: attend(*(t.bfloat16() for t in qkv)).float()
 
 
 CAUSAL = {"SDPA": with_sdpa, "fagen": with_fagen}
@@ -157,29 +164,34 @@ def smollm2_right(model):
         raise RuntimeError(f"SmolLM2 computes nonsense: its logits are {off:.3g} from those of numpy")
 
 
+def smollm2_compare(contenders, want, tokens, prompt, cached):
+    """A row of errors against the logits `want`."""
+    top = want.topk(2, 1)
+    first, margin = top.indices[:, 0], top.values[:, 0] - top.values[:, 1]
+    row, said = {}, {}
+    for name, m in contenders.items():
+        got = m.logits(tokens, prompt, cached)
+        error, said[name] = got - want, got.argmax(1)
+        row[name] = {"max": float(error.abs().max()), "rms": float(error.square().mean().sqrt()), "agree": int((said[name] == first).sum())}
+    clear = margin > row["fagen"]["max"]
+    row |= {"clear": int(clear.sum()), "differ": int((said["fagen"] != first)[clear].sum())}
+    row["ok"] = row["differ"] == 0 and row["fagen"]["rms"] <= ERROR_MOST * row["SDPA"]["rms"]  # NaN fails
+    return row
+
+
 def smollm2(model, prompts, forced):
-    """Rows of errors. All have the weights rounded to bf16: what differs is the arithmetic."""
+    """Rows of errors. All have the weights rounded to bf16: what differs is the arithmetic, of the attention or of all."""
     device = model["w"]["token_embd.weight"].device
     model = {**model, "w": {n: w.bfloat16().float() for n, w in model["w"].items()}}
     truth, rows = SmolLM2(model, torch.float32, exact), []
-    contenders = {name: SmolLM2(model, torch.bfloat16, attend) for name, attend in CAUSAL.items()}
+    ways = {"attention": {name: SmolLM2(model, torch.float32, in_bf16(attend)) for name, attend in CAUSAL.items()},
+            "all": {name: SmolLM2(model, torch.bfloat16, attend) for name, attend in CAUSAL.items()}}
     for prompt in prompts:
         tokens = torch.tensor([model["tokens"][:prompt + forced]], device=device)
         want = truth.logits(tokens, prompt, False)
-        top = want.topk(2, 1)
-        margin = top.values[:, 0] - top.values[:, 1]
-        for cached in (False, True):
-            errors, row = {}, {"prompt": prompt, "forced": forced, "cached": cached}
-            for name, m in contenders.items():
-                got = m.logits(tokens, prompt, cached)
-                errors[name] = got - want
-                row[name] = {"max": float(errors[name].abs().max()), "rms": float(errors[name].square().mean().sqrt()),
-                             "agree": int((got.argmax(1) == top.indices[:, 0]).sum())}
-            clear = margin > row["fagen"]["max"]
-            row["clear"] = int(clear.sum())
-            row["differ"] = int(((want + errors["fagen"]).argmax(1) != top.indices[:, 0])[clear].sum())
-            row["ok"] = row["differ"] == 0 and all(row["fagen"][e] <= ERROR_MOST * row["SDPA"][e] for e in ("max", "rms"))  # NaN fails
-            rows.append(row)
+        for bf16, contenders in ways.items():
+            rows += [{"prompt": prompt, "forced": forced, "bf16": bf16, "cached": cached, **smollm2_compare(contenders, want, tokens, prompt, cached)}
+                     for cached in (False, True)]
     return rows
 
 
@@ -230,11 +242,11 @@ def minilm(model, sentences=None):
 
 SMOLLM2_HEAD = f"""## SmolLM2-135M
 
-bf16; errors of the logits against float32 with the same weights, over teacher-forced tokens. Wanted: at most {ERROR_MOST} times SDPA's, and the same
-first token wherever its margin is above fagen's largest error.
+Errors of the logits against float32 with the same weights, over teacher-forced tokens; in bf16 are the attention alone, or all. Wanted: a root mean square
+of at most {ERROR_MOST} times SDPA's, and the same first token wherever its margin is above fagen's largest error (*clear*).
 
-| prompt | tokens | way | SDPA max | fagen max | SDPA rms | fagen rms | clear | of them differ | same first token: SDPA | fagen | ok |
-{"|---" * 12}|
+| prompt | tokens | in bf16 | way | rms: SDPA | fagen | largest: SDPA | fagen | same first token: SDPA | fagen | clear | of them differ | ok |
+{"|---" * 13}|
 """
 
 
@@ -243,10 +255,9 @@ def yes(ok):
 
 
 def smollm2_row(r):
-    s, f = r["SDPA"], r["fagen"]
-    errors = " | ".join(f"{c[e]:.3g}" for e in ("max", "rms") for c in (s, f))
-    return (f"| {r['prompt']} | {r['forced']} | {'over a cache' if r['cached'] else 'one pass'} | {errors} | {r['clear']} | {r['differ']} | "
-            f"{s['agree']} | {f['agree']} | {yes(r['ok'])} |\n")
+    errors = " | ".join(f"{r[name][e]:.3g}" for e in ("rms", "max", "agree") for name in ("SDPA", "fagen"))
+    way = "over a cache" if r["cached"] else "one pass"
+    return f"| {r['prompt']} | {r['forced']} | {r['bf16']} | {way} | {errors} | {r['clear']} | {r['differ']} | {yes(r['ok'])} |\n"
 
 
 def minilm_text(r):

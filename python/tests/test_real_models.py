@@ -12,9 +12,9 @@ from conftest import ROOT
 
 np = pytest.importorskip("numpy")
 sys.path[:0] = [str(ROOT / "bench" / "real"), str(ROOT / "bench")]
+import e2e
 import models_torch as real
 import train
-import e2e
 
 spec = importlib.util.spec_from_file_location("models_numpy", ROOT / "bench" / "real" / "models.py")
 numpy_models = importlib.util.module_from_spec(spec)
@@ -55,7 +55,8 @@ def test_smollm2(device, llama):
     real.smollm2_right(llama)
     with torch.no_grad(), sim.meaning(**sim.CAUSAL):
         rows = real.smollm2(llama, (5, 11), 8)
-    assert [r["ok"] for r in rows] == [True] * 4 and rows[0]["clear"] > 0, rows
+    assert [r["ok"] for r in rows] == [True] * 8 and rows[0]["clear"] > 0, rows
+    assert len(real.page({"smollm2": rows}, "sim").split("| 11 | 8 | ")) == 5
 
 
 def test_smollm2_wrong_attention_is_seen(device, llama, monkeypatch):
