@@ -78,7 +78,7 @@ $(B)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 
 # One Check runner for each tests/t_NAME.c, which defines `Suite *suite(void)`.
 $(B)/tests/t_%: $(B)/tests/t_%.o $(B)/tests/run_suite.o $(B)/libcheck.a $(ARCHIVES)
-	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS) -lcheck -lsubunit -lrt -lm
+	$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) $(LIBS) -lcheck -lsubunit -lrt -lm
 
 install: all ## install the command, the libraries, the header, the pkg-config files and the man page under PREFIX
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(PREFIX)/include $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/fagen/specs
