@@ -8,6 +8,7 @@
  * Little endian. The digest guards against damage, the key against a file under a wrong name; neither guards against
  * an attacker, which is why owner and mode are checked as well. */
 #include "cache/inside.h"
+#include "cache/le.h"
 
 #include <errno.h>
 #include <sha2.h>
@@ -16,20 +17,6 @@
 
 static const uint8_t magic[8] = "FGKERN1";
 enum { FORMAT = 1, KEY_AT = 64, DIGEST_AT = 96, CUBIN_ALIGN = 64 };
-
-static void put_le(uint8_t *out, uint64_t value, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		out[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get_le(const uint8_t *in, int bytes)
-{
-	uint64_t value = 0;
-	for (int i = bytes - 1; i >= 0; i--)
-		value = value << 8 | in[i];
-	return value;
-}
 
 static void digest_of(uint8_t digest[32], const uint8_t *bytes, size_t len)
 {

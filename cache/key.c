@@ -1,5 +1,6 @@
 /* key: SHA-256 over a domain string and tagged, length-prefixed records, so that no two record lists spell the same
  * bytes. Numbers are little endian on every machine. */
+#include "cache/le.h"
 #include "cache/store.h"
 
 #include <sha2.h>
@@ -10,12 +11,6 @@ struct key_builder {
 };
 
 static const char domain[] = "fagen-kernel-key"; /* hashed with its NUL */
-
-static void put_le(uint8_t *out, uint64_t value, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		out[i] = (uint8_t)(value >> (8 * i));
-}
 
 struct key_builder *key_begin(void)
 {

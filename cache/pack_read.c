@@ -1,31 +1,17 @@
 /* pack_read: packs from outside. Whatever the bytes, nothing outside them is read: every offset is checked when the pack is
  * opened, so that the rest need not. */
-#include "cache/pack.h"
+#include "cache/pack_layout.h"
 
 #include <sha2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static const uint8_t magic[8] = "FGPACK1";
-enum {
-	BYTE_ORDER_AT = 8, FORMAT_AT = 12, SIZE_AT = 16, HEADER_SIZE_AT = 24, RECORD_SIZE_AT = 28, COUNT_AT = 32, ABI_AT = 36,
-	STRINGS_AT = 40, TEXTS_AT = 48, TEXTS_LEN_AT = 56, VERSION_AT = 64, TEXTS_DIGEST_AT = 96, DIGEST_AT = 128,
-	RECORD_DIGEST_AT = 96, ENTRY_ALIGN = 64, NAME_MAX_LEN = 255
-};
-#define BYTE_ORDER_TAG 0x0a0b0c0du
-
-static uint64_t get_le(const uint8_t *in, int bytes)
-{
-	uint64_t value = 0;
-	for (int i = bytes - 1; i >= 0; i--)
-		value = value << 8 | in[i];
-	return value;
-}
+enum { NAME_MAX_LEN = 255 };
 
 static uint32_t get32(const uint8_t *in) { return (uint32_t)get_le(in, 4); }
 
-__attribute__((format(printf, 2, 3))) static int fail(char why[PACK_WHY_MAX], const char *format, ...)
+int pack_fail(char why[PACK_WHY_MAX], const char *format, ...)
 {
 	va_list args;
 	va_start(args, format);
@@ -49,9 +35,9 @@ static const char *string_at(const struct pack *p, int record, int field)
 /* Of names, then targets, then passes. */
 static int record_compare(const struct pack *p, int i, int j)
 {
-	const int by_name = strcmp(string_at(p, i, 0), string_at(p, j, 0));
-	const int by_target = by_name ? by_name : strcmp(string_at(p, i, 4), string_at(p, j, 4));
-	return by_target ? by_target : (int)get_le(record_at(p, i) + 14, 2) - (int)get_le(record_at(p, j) + 14, 2);
+	const int by_name = strcmp(string_at(p, i, NAME_AT), string_at(p, j, NAME_AT));
+	const int by_target = by_name ? by_name : strcmp(string_at(p, i, TARGET_AT), string_at(p, j, TARGET_AT));
+	return by_target ? by_target : (int)get_le(record_at(p, i) + PASS_AT, 2) - (int)get_le(record_at(p, j) + PASS_AT, 2);
 }
 
 /* The writer's version, made printable. */
@@ -69,26 +55,26 @@ static void version_read(struct pack *p)
 static int header_check(struct pack *p, unsigned abi, const char *version, char why[PACK_WHY_MAX])
 {
 	const uint8_t *b = p->bytes;
-	if (p->len < sizeof magic || memcmp(b, magic, sizeof magic) != 0)
-		return fail(why, "it does not begin as a pack does (FGPACK1)");
+	if (p->len < sizeof PACK_MAGIC || memcmp(b, PACK_MAGIC, sizeof PACK_MAGIC) != 0)
+		return pack_fail(why, "it does not begin as a pack does (FGPACK1)");
 	if (p->len < PACK_HEADER_SIZE)
-		return fail(why, "it is cut short: it has %zu bytes, and the head of a pack alone has %d", p->len,
+		return pack_fail(why, "it is cut short: it has %zu bytes, and the head of a pack alone has %d", p->len,
 		            (int)PACK_HEADER_SIZE);
 	version_read(p);
 	const uint32_t order = get32(b + BYTE_ORDER_AT), format = get32(b + FORMAT_AT), its_abi = get32(b + ABI_AT);
 	if (order == __builtin_bswap32(BYTE_ORDER_TAG))
-		return fail(why, "it was written with the bytes of numbers in the other order (big endian)");
+		return pack_fail(why, "it was written with the bytes of numbers in the other order (big endian)");
 	if (order != BYTE_ORDER_TAG)
-		return fail(why, "its head is damaged");
+		return pack_fail(why, "its head is damaged");
 	if (format != PACK_FORMAT)
-		return fail(why, "it is of pack format %u, written by fagen %s; this is fagen %s, which reads format %d: %s",
+		return pack_fail(why, "it is of pack format %u, written by fagen %s; this is fagen %s, which reads format %d: %s",
 		            format, p->version, version, (int)PACK_FORMAT,
 		            format > PACK_FORMAT ? "update fagen" : "build the pack anew");
 	if (get_le(b + SIZE_AT, 8) != p->len)
-		return fail(why, "it has %zu bytes, but was written with %llu: it is cut short, or something was appended", p->len,
+		return pack_fail(why, "it has %zu bytes, but was written with %llu: it is cut short, or something was appended", p->len,
 		            (unsigned long long)get_le(b + SIZE_AT, 8));
 	if (its_abi != abi)
-		return fail(why,
+		return pack_fail(why,
 		            "its kernels were made by fagen %s for launch ABI %u; this is fagen %s with launch ABI %u: build the "
 		            "pack anew with it",
 		            p->version, its_abi, version, abi);
@@ -110,16 +96,16 @@ static bool within(uint64_t at, uint64_t len, uint64_t from, uint64_t end) { ret
 static bool record_good(const struct pack *p, int i, uint64_t strings_len, uint64_t texts_at, uint64_t texts_len)
 {
 	const uint8_t *r = record_at(p, i);
-	for (int field = 0; field < 12; field += 4) {
+	for (int field = NAME_AT; field <= TEMPLATE_AT; field += 4) {
 		const uint32_t at = get32(r + field);
 		if (at >= strings_len || strnlen(strings_of(p) + at, NAME_MAX_LEN + 1) > NAME_MAX_LEN)
 			return false;
 	}
-	const uint64_t entry_at = get_le(r + 24, 8), entry_len = get_le(r + 32, 8);
+	const uint64_t entry_at = get_le(r + ENTRY_AT, 8), entry_len = get_le(r + ENTRY_LEN_AT, 8);
 	if (entry_at % ENTRY_ALIGN || entry_len < RECORD_DIGEST_AT + 32 || !within(entry_at, entry_len, texts_at + texts_len, p->len))
 		return false;
 	for (int t = 0; t < PACK_TEXTS; t++)
-		if (!within(get32(r + 40 + 8 * t), get32(r + 44 + 8 * t), 0, texts_len))
+		if (!within(get32(r + TEXT_AT + 8 * t), get32(r + TEXT_LEN_AT + 8 * t), 0, texts_len))
 			return false;
 	return i == 0 || record_compare(p, i - 1, i) < 0;
 }
@@ -141,38 +127,38 @@ int pack_read(struct pack *p, const void *bytes, size_t len, unsigned abi, const
 		good = !memcmp(digest, p->bytes + DIGEST_AT, sizeof digest);
 	}
 	if (!good)
-		return fail(why, "its head is damaged");
+		return pack_fail(why, "its head is damaged");
 	/* The digest matches, so these are what some writer put there; they still must fit before they are used. */
 	p->count = (int)count;
 	good = !strings_len || !strings_of(p)[strings_len - 1];
 	for (int i = 0; i < p->count && good; i++)
 		good = record_good(p, i, strings_len, texts_at, texts_len);
-	return good ? 0 : fail(why, "its index is none that fagen writes");
+	return good ? 0 : pack_fail(why, "its index is none that fagen writes");
 }
 
 void pack_get(struct pack_item *item, const struct pack *p, int i)
 {
 	const uint8_t *r = record_at(p, i);
 	const char *texts = (const char *)p->bytes + get_le(p->bytes + TEXTS_AT, 8);
-	*item = (struct pack_item){.name = string_at(p, i, 0),
-	                           .target = string_at(p, i, 4),
-	                           .templ = string_at(p, i, 8),
-	                           .revision = (unsigned)get_le(r + 12, 2),
-	                           .pass = (unsigned)get_le(r + 14, 2),
-	                           .tile_m = (unsigned)get_le(r + 16, 2),
-	                           .tile_n = (unsigned)get_le(r + 18, 2),
-	                           .entry = p->bytes + get_le(r + 24, 8),
-	                           .entry_len = (size_t)get_le(r + 32, 8)};
+	*item = (struct pack_item){.name = string_at(p, i, NAME_AT),
+	                           .target = string_at(p, i, TARGET_AT),
+	                           .templ = string_at(p, i, TEMPLATE_AT),
+	                           .revision = (unsigned)get_le(r + REVISION_AT, 2),
+	                           .pass = (unsigned)get_le(r + PASS_AT, 2),
+	                           .tile_m = (unsigned)get_le(r + TILE_M_AT, 2),
+	                           .tile_n = (unsigned)get_le(r + TILE_N_AT, 2),
+	                           .entry = p->bytes + get_le(r + ENTRY_AT, 8),
+	                           .entry_len = (size_t)get_le(r + ENTRY_LEN_AT, 8)};
 	for (int t = 0; t < PACK_TEXTS; t++) {
-		item->text[t].text = texts + get32(r + 40 + 8 * t);
-		item->text[t].len = get32(r + 44 + 8 * t);
+		item->text[t].text = texts + get32(r + TEXT_AT + 8 * t);
+		item->text[t].len = get32(r + TEXT_LEN_AT + 8 * t);
 	}
 }
 
 int pack_next(const struct pack *p, int i)
 {
-	const char *name = string_at(p, i, 0);
-	while (i < p->count && !strcmp(string_at(p, i, 0), name))
+	const char *name = string_at(p, i, NAME_AT);
+	while (i < p->count && !strcmp(string_at(p, i, NAME_AT), name))
 		i++;
 	return i;
 }
@@ -180,7 +166,7 @@ int pack_next(const struct pack *p, int i)
 bool pack_entry(struct entry_view *view, const struct pack *p, int i)
 {
 	const uint8_t *r = record_at(p, i);
-	return entry_view(view, p->bytes + get_le(r + 24, 8), (size_t)get_le(r + 32, 8), NULL) &&
+	return entry_view(view, p->bytes + get_le(r + ENTRY_AT, 8), (size_t)get_le(r + ENTRY_LEN_AT, 8), NULL) &&
 	       !memcmp(view->digest, r + RECORD_DIGEST_AT, 32);
 }
 

@@ -1,22 +1,15 @@
 /* pack_write: items to the bytes of a pack. Equal items give equal bytes, in whatever order they come: they are sorted, equal
  * strings, texts and entries are stored once, and what is not written is zero. */
-#include "cache/pack.h"
+#include "cache/pack_layout.h"
 
 #include <sha2.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENTRY_ALIGN = 64, ENTRY_DIGEST_AT = 96, DIGEST_AT = 128, STRINGS_MAX = 1 << 26 };
+enum { ENTRY_DIGEST_AT = 96, STRINGS_MAX = 1 << 26 };
 
 struct bytes { uint8_t *data; size_t len, cap; bool failed; };
-
-static void put_le(uint8_t *out, uint64_t value, int bytes)
-{
-	for (int i = 0; i < bytes; i++)
-		out[i] = (uint8_t)(value >> (8 * i));
-}
 
 /* Appends; `from` NULL: zeros. */
 static void bytes_add(struct bytes *b, const void *from, size_t len)
@@ -40,15 +33,6 @@ static void bytes_add(struct bytes *b, const void *from, size_t len)
 	else if (len)
 		memset(b->data + b->len, 0, len);
 	b->len += len;
-}
-
-__attribute__((format(printf, 2, 3))) static int fail(char why[PACK_WHY_MAX], const char *format, ...)
-{
-	va_list args;
-	va_start(args, format);
-	vsnprintf(why, PACK_WHY_MAX, format, args);
-	va_end(args);
-	return -1;
 }
 
 static int item_compare(const void *a, const void *b)
@@ -77,7 +61,7 @@ static int items_settle(struct pack_item *item, size_t *count, char why[PACK_WHY
 		if (kept && !item_compare(&item[kept - 1], &item[i])) {
 			if (item_equal(&item[kept - 1], &item[i]))
 				continue;
-			return fail(why,
+			return pack_fail(why,
 			            "There are two different kernels called %s for %s, pass %u: give one of the specs another name, "
 			            "or leave one out.",
 			            item[i].name, item[i].target, item[i].pass);
@@ -113,20 +97,20 @@ struct parts { struct bytes records; struct pieces strings, texts, entries; };
 static void record_add(struct parts *p, const struct pack_item *item)
 {
 	uint8_t r[PACK_RECORD_SIZE] = {0};
-	put_le(r, string_add(&p->strings, item->name), 4);
-	put_le(r + 4, string_add(&p->strings, item->target), 4);
-	put_le(r + 8, string_add(&p->strings, item->templ), 4);
-	put_le(r + 12, item->revision, 2);
-	put_le(r + 14, item->pass, 2);
-	put_le(r + 16, item->tile_m, 2);
-	put_le(r + 18, item->tile_n, 2);
-	put_le(r + 24, piece_at(&p->entries, item->entry, item->entry_len), 8);
-	put_le(r + 32, item->entry_len, 8);
+	put_le(r + NAME_AT, string_add(&p->strings, item->name), 4);
+	put_le(r + TARGET_AT, string_add(&p->strings, item->target), 4);
+	put_le(r + TEMPLATE_AT, string_add(&p->strings, item->templ), 4);
+	put_le(r + REVISION_AT, item->revision, 2);
+	put_le(r + PASS_AT, item->pass, 2);
+	put_le(r + TILE_M_AT, item->tile_m, 2);
+	put_le(r + TILE_N_AT, item->tile_n, 2);
+	put_le(r + ENTRY_AT, piece_at(&p->entries, item->entry, item->entry_len), 8);
+	put_le(r + ENTRY_LEN_AT, item->entry_len, 8);
 	for (int t = 0; t < PACK_TEXTS; t++) {
-		put_le(r + 40 + 8 * t, piece_at(&p->texts, item->text[t].text, item->text[t].len), 4);
-		put_le(r + 44 + 8 * t, item->text[t].len, 4);
+		put_le(r + TEXT_AT + 8 * t, piece_at(&p->texts, item->text[t].text, item->text[t].len), 4);
+		put_le(r + TEXT_LEN_AT + 8 * t, item->text[t].len, 4);
 	}
-	memcpy(r + 96, (const uint8_t *)item->entry + ENTRY_DIGEST_AT, 32);
+	memcpy(r + RECORD_DIGEST_AT, (const uint8_t *)item->entry + ENTRY_DIGEST_AT, 32);
 	bytes_add(&p->records, r, sizeof r);
 }
 
@@ -148,25 +132,22 @@ static void parts_join(struct bytes *out, struct parts *p, size_t count, unsigne
 	const size_t index_end = PACK_HEADER_SIZE + p->records.len + p->strings.pool.len;
 	const size_t entries_at = (index_end + p->texts.pool.len + ENTRY_ALIGN - 1) / ENTRY_ALIGN * ENTRY_ALIGN;
 	for (size_t i = 0; i < count; i++) {
-		uint8_t *at = p->records.data + i * PACK_RECORD_SIZE + 24;
-		uint64_t offset = entries_at;
-		for (int byte = 0; byte < 8; byte++)
-			offset += (uint64_t)at[byte] << (8 * byte);
-		put_le(at, offset, 8);
+		uint8_t *at = p->records.data + i * PACK_RECORD_SIZE + ENTRY_AT;
+		put_le(at, entries_at + get_le(at, 8), 8);
 	}
-	memcpy(head, "FGPACK1", 8);
-	put_le(head + 8, 0x0a0b0c0du, 4);
-	put_le(head + 12, PACK_FORMAT, 4);
-	put_le(head + 16, entries_at + p->entries.pool.len, 8);
-	put_le(head + 24, PACK_HEADER_SIZE, 4);
-	put_le(head + 28, PACK_RECORD_SIZE, 4);
-	put_le(head + 32, count, 4);
-	put_le(head + 36, abi, 4);
-	put_le(head + 40, p->strings.pool.len, 4);
-	put_le(head + 48, index_end, 8);
-	put_le(head + 56, p->texts.pool.len, 8);
-	memcpy(head + 64, version, strnlen(version, 31));
-	sha256(head + 96, p->texts.pool.data, p->texts.pool.len, NULL, 0);
+	memcpy(head, PACK_MAGIC, sizeof PACK_MAGIC);
+	put_le(head + BYTE_ORDER_AT, BYTE_ORDER_TAG, 4);
+	put_le(head + FORMAT_AT, PACK_FORMAT, 4);
+	put_le(head + SIZE_AT, entries_at + p->entries.pool.len, 8);
+	put_le(head + HEADER_SIZE_AT, PACK_HEADER_SIZE, 4);
+	put_le(head + RECORD_SIZE_AT, PACK_RECORD_SIZE, 4);
+	put_le(head + COUNT_AT, count, 4);
+	put_le(head + ABI_AT, abi, 4);
+	put_le(head + STRINGS_AT, p->strings.pool.len, 4);
+	put_le(head + TEXTS_AT, index_end, 8);
+	put_le(head + TEXTS_LEN_AT, p->texts.pool.len, 8);
+	memcpy(head + VERSION_AT, version, strnlen(version, 31));
+	sha256(head + TEXTS_DIGEST_AT, p->texts.pool.data, p->texts.pool.len, NULL, 0);
 	bytes_add(out, head, sizeof head);
 	bytes_add(out, p->records.data, p->records.len);
 	bytes_add(out, p->strings.pool.data, p->strings.pool.len);
@@ -182,7 +163,7 @@ int pack_write(uint8_t **bytes, size_t *len, struct pack_item *item, size_t coun
 {
 	struct bytes out = {0};
 	if (count > PACK_RECORDS_MAX)
-		return fail(why, "A pack has at most %d kernels; these are %zu.", (int)PACK_RECORDS_MAX, count);
+		return pack_fail(why, "A pack has at most %d kernels; these are %zu.", (int)PACK_RECORDS_MAX, count);
 	if (items_settle(item, &count, why))
 		return -1;
 	struct parts p = {.strings.align = 1, .texts.align = 1, .entries.align = ENTRY_ALIGN};
@@ -201,7 +182,7 @@ int pack_write(uint8_t **bytes, size_t *len, struct pack_item *item, size_t coun
 	free(p.strings.piece), free(p.texts.piece), free(p.entries.piece);
 	if (out.failed || large) {
 		free(out.data);
-		return fail(why, "%s", large ? "The texts of the pack have more than 4 GiB: leave the sources out." : "Out of memory.");
+		return pack_fail(why, "%s", large ? "The texts of the pack have more than 4 GiB: leave the sources out." : "Out of memory.");
 	}
 	*bytes = out.data;
 	*len = out.len;
