@@ -276,8 +276,7 @@ def main():
     machine = report.machine(runtime)
     text = page(results, calls, firsts, machine, run.seconds())
     print(text)
-    if o.write is not None:
-        report.written(pathlib.Path(o.write) if o.write else HERE / "results" / f"{report.file_name(machine)}-e2e.md", text)
+    report.page_written(o.write, machine, "e2e", text)
     return run.status()
 
 

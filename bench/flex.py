@@ -191,8 +191,7 @@ def main():
         machine = report.machine(runtime)
         text = page(results, machine, run.seconds())
         print(text)
-        if o.write is not None:
-            report.written(pathlib.Path(o.write) if o.write else HERE / "results" / f"{report.file_name(machine)}-flex.md", text)
+        report.page_written(o.write, machine, "flex", text)
     return run.status()
 
 

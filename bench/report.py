@@ -101,6 +101,12 @@ def written(path, text):
     print(f"written to {path}", file=sys.stderr)
 
 
+def page_written(given, machine, kind, text):
+    """What --write asks for: None, nothing; "", the page of this GPU and kind in bench/results; else a path."""
+    if given is not None:
+        written(pathlib.Path(given) if given else ROOT / "bench" / "results" / f"{file_name(machine)}-{kind}.md", text)
+
+
 def rows_json(head, rows):
     """One row a line."""
     return json.dumps(head)[:-1] + ', "rows": [\n' + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n"

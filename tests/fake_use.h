@@ -74,4 +74,14 @@ static inline int fake_count(const struct fake *f, enum fake_call call, int from
 	return n;
 }
 
+/* Contexts as before, nothing left loaded, no dead handle used. */
+static inline void fake_ck_left(const struct fake *f)
+{
+	ck_assert_int_eq(f->depth(), 0);
+	ck_assert_int_eq(f->state->pushes, f->state->pops);
+	ck_assert_int_eq(f->state->libraries, 0);
+	ck_assert_int_eq(f->state->retained, 0);
+	ck_assert_int_eq(f->state->broken, 0);
+}
+
 #endif

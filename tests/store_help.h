@@ -61,25 +61,19 @@ static inline void bytes_of(uint8_t *bytes, unsigned n)
 	}
 }
 
-static inline bool put_n(struct store *store, unsigned n)
+/* The n-th entry, by store_put or store_replace. */
+static inline bool keep_n(struct store *store, unsigned n, bool (*keep)(struct store *, const struct store_key *, const struct store_entry *))
 {
 	uint8_t bytes[32768];
 	char meta[64];
 	bytes_of(bytes, n);
 	snprintf(meta, sizeof meta, "entry %u\n", n);
 	const struct store_key key = key_of(n);
-	return store_put(store, &key, &(struct store_entry){.meta = meta, .meta_len = strlen(meta), .cubin = bytes, .cubin_len = size_of(n)});
+	return keep(store, &key, &(struct store_entry){.meta = meta, .meta_len = strlen(meta), .cubin = bytes, .cubin_len = size_of(n)});
 }
 
-static inline bool replace_n(struct store *store, unsigned n)
-{
-	uint8_t bytes[32768];
-	char meta[64];
-	bytes_of(bytes, n);
-	snprintf(meta, sizeof meta, "entry %u\n", n);
-	const struct store_key key = key_of(n);
-	return store_replace(store, &key, &(struct store_entry){.meta = meta, .meta_len = strlen(meta), .cubin = bytes, .cubin_len = size_of(n)});
-}
+static inline bool put_n(struct store *store, unsigned n) { return keep_n(store, n, store_put); }
+static inline bool replace_n(struct store *store, unsigned n) { return keep_n(store, n, store_replace); }
 
 enum got { GOT_MISS, GOT_RIGHT, GOT_WRONG };
 

@@ -6,18 +6,12 @@
 
 #include "runtime/kernel.h"
 #include "templates/abi.h"
+#include "tests/count_help.h"
 #include "tests/fake_use.h"
 
 Suite *suite(void);
 
-/* The linker sends the library's calls here (-Wl,--wrap). */
-static int allocations, fail_allocation, locks; /* fail_allocation: the number of the one that gives NULL; 0: none */
-void *__real_malloc(size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_malloc(size_t n) { return ++allocations == fail_allocation ? NULL : __real_malloc(n); }
-void *__real_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size) { return ++allocations == fail_allocation ? NULL : __real_calloc(n, size); }
+/* As tests/count_help.h counts. */
 void *__real_realloc(void *p, size_t n);
 void *__wrap_realloc(void *p, size_t n);
 static bool spare_growth; /* of text, which gives up: gen/text.h says so */
@@ -25,13 +19,6 @@ void *__wrap_realloc(void *p, size_t n)
 {
 	allocations += !spare_growth;
 	return !spare_growth && allocations == fail_allocation ? NULL : __real_realloc(p, n);
-}
-int __real_pthread_mutex_lock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
-{
-	locks++;
-	return __real_pthread_mutex_lock(m);
 }
 
 enum { D_QK = 64, D_V = 96, SMS = 132 };

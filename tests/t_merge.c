@@ -1,27 +1,22 @@
 /* fagen_merger_get, fagen_merge and fagen_merge_backward over the real compiler and store, with tests/fake_cuda.c for the
  * driver: the kernels compile for every target, arguments are refused by name and passed on. */
 #include <check.h>
-#include <ftw.h>
 
 #include "gen/emit_merge.h"
 #include "runtime/runtime.h"
 #include "tests/fake_use.h"
+#include "tests/folder_help.h"
 
 Suite *suite(void);
 
-static char cache[64];
+static char cache[FOLDER_MAX];
 static struct fake fake;
 static fagen_runtime *rt;
 static fagen_merger *merger;
 static fagen_error error;
 
-static void cache_make(void)
-{
-	strcpy(cache, "/tmp/fagen-t_merge-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(cache));
-}
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) { return remove(path); }
-static void cache_remove(void) { nftw(cache, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
+static void cache_make(void) { folder_make(cache, "t_merge"); }
+static void cache_remove(void) { folder_remove(cache); }
 
 static void setup(void)
 {

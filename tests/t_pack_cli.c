@@ -1,23 +1,22 @@
 /* fagen pack, the command: the same bytes from every folder, order and number of workers; what is wrong is said, with the exit status. */
-#include <ftw.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "gen/yaml_tree.h"
 #include "tests/fake_use.h"
+#include "tests/folder_help.h"
 #include "tests/pack_help.h"
 
 Suite *suite(void);
 
-static char work[64], folder[512], output[1 << 16];
+static char work[FOLDER_MAX], folder[512], output[1 << 16];
 static const char other_spec[] = "head_dim: 32\nname: other\nlayout: packed\nmask: {all: [causal, document]}\n"
 				 "kv_group: 2\nassume: {batch: 2, heads: 4, seqlen: 512}\n";
 
 static void work_make(void)
 {
 	char command[256];
-	strcpy(work, "/tmp/fagen-t_pack-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(work));
+	folder_make(work, "t_pack_cli");
 	test_folder(folder);
 	snprintf(command, sizeof command, "mkdir %s/elsewhere", work);
 	ck_assert_int_eq(system(command), 0);
@@ -28,8 +27,7 @@ static void work_make(void)
 	fclose(f);
 }
 
-static int remove_one(const char *at, const struct stat *st, int flag, struct FTW *ftw) { return remove(at); }
-static void work_remove(void) { nftw(work, remove_one, 16, FTW_DEPTH | FTW_PHYS); }
+static void work_remove(void) { folder_remove(work); }
 
 /* `fagen pack ARGUMENTS` in a folder below the work folder; its exit status, and all it says in `output`. */
 static int pack_in(const char *sub, const char *arguments)

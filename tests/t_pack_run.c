@@ -1,47 +1,27 @@
 /* Packs in use: opened, searched and launched through the public interface over tests/fake_cuda.c; libfagen_rt and the example as they
  * are linked; the command. */
 #include <fcntl.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 
 #include "runtime/kernel.h"
+#include "tests/count_help.h"
 #include "tests/fake_use.h"
+#include "tests/folder_help.h"
 #include "tests/pack_help.h"
 
 Suite *suite(void);
 
-static int allocations, fail_allocation, locks; /* fail_allocation: the number of the one that gives NULL; 0: none */
-void *__real_malloc(size_t n);
-void *__wrap_malloc(size_t n);
-void *__wrap_malloc(size_t n) { return ++allocations == fail_allocation ? NULL : __real_malloc(n); }
-void *__real_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size);
-void *__wrap_calloc(size_t n, size_t size) { return ++allocations == fail_allocation ? NULL : __real_calloc(n, size); }
-int __real_pthread_mutex_lock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *m);
-int __wrap_pthread_mutex_lock(pthread_mutex_t *m)
-{
-	__atomic_add_fetch(&locks, 1, __ATOMIC_RELAXED);
-	return __real_pthread_mutex_lock(m);
-}
-
-static char work[64]; /* folder of this run: packs, and the cache of kernels */
+static char work[FOLDER_MAX]; /* folder of this run: packs, and the cache of kernels */
 static struct fake fake;
 static fagen_runtime *rt;
 static fagen_error error;
 static char path[160];
 
-static void work_make(void)
-{
-	strcpy(work, "/tmp/fagen-t_pack-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(work));
-}
-
-static int remove_one(const char *at, const struct stat *st, int flag, struct FTW *ftw) { return remove(at); }
-static void work_remove(void) { nftw(work, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
+static void work_make(void) { folder_make(work, "t_pack_run"); }
+static void work_remove(void) { folder_remove(work); }
 
 static void runtime_open(void)
 {
@@ -60,11 +40,7 @@ static void setup(void)
 static void teardown(void)
 {
 	fagen_close(rt);
-	ck_assert_int_eq(fake.depth(), 0);
-	ck_assert_int_eq(fake.state->pushes, fake.state->pops);
-	ck_assert_int_eq(fake.state->libraries, 0);
-	ck_assert_int_eq(fake.state->retained, 0);
-	ck_assert_int_eq(fake.state->broken, 0);
+	fake_ck_left(&fake);
 }
 
 static void ck_says(int code, const char *field, const char *says)

@@ -7,13 +7,13 @@
 #endif
 
 #include <fcntl.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "runtime/kernel.h"
 #include "tests/fake_use.h"
+#include "tests/folder_help.h"
 
 Suite *suite(void);
 
@@ -72,20 +72,14 @@ END_TEST
 	"fagen: 1\nname: t\nhead_dim: 64\ndtype: bf16\nmask: causal\nkv_group: any\n" \
 	"assume: {batch: 2, heads: 8, heads_kv: 2, seqlen: 1024}\n"
 
-static char cache[64]; /* shared by all tests of the run: each kernel is compiled once */
+static char cache[FOLDER_MAX]; /* shared by all tests of the run: each kernel is compiled once */
 static struct fake fake;
 static fagen_runtime *rt;
 static fagen_spec *spec;
 static fagen_error error;
 
-static void cache_make(void)
-{
-	strcpy(cache, "/tmp/fagen-t_runtime-XXXXXX");
-	ck_assert_ptr_nonnull(mkdtemp(cache));
-}
-
-static int remove_one(const char *path, const struct stat *st, int flag, struct FTW *ftw) { return remove(path); }
-static void cache_remove(void) { nftw(cache, remove_one, 8, FTW_DEPTH | FTW_PHYS); }
+static void cache_make(void) { folder_make(cache, "t_runtime"); }
+static void cache_remove(void) { folder_remove(cache); }
 
 static fagen_runtime *open_runtime(void)
 {
@@ -124,15 +118,11 @@ static void setup(void)
 	open_all();
 }
 
-/* Whatever a test did: contexts as before, nothing left loaded, no dead handle used. */
+/* Whatever a test did. */
 static void teardown(void)
 {
 	fagen_close(rt);
-	ck_assert_int_eq(fake.depth(), 0);
-	ck_assert_int_eq(fake.state->pushes, fake.state->pops);
-	ck_assert_int_eq(fake.state->libraries, 0);
-	ck_assert_int_eq(fake.state->retained, 0);
-	ck_assert_int_eq(fake.state->broken, 0);
+	fake_ck_left(&fake);
 }
 
 static void ck_says(int code, const char *field, const char *says)
