@@ -4,13 +4,13 @@
  *   noise=0.4% rounds=7 planner="sm90/fwd 192x128 w16 s2" planner_us=310.125 spec={head_dim: 64, mask: causal, outputs: [out]}
  *
  * each in one piece, with one blank between fields. Empty lines and those that begin with # do not count. */
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "gen/gen.h"
+#include "gen/text_file.h"
 
 static const char header[] = "fagen-wisdom ";
 enum { VERSION = 1, NUMBER_MAX = 1 << 12, ROUNDS_MAX = 1 << 20, PER_MILLE = 1000, FILE_MAX = 1 << 26 };
@@ -298,22 +298,11 @@ int wisdom_parse(struct wisdom *w, const char *text, size_t len, const char *fil
 
 int wisdom_load(struct wisdom *w, const char *path, struct diag *diag)
 {
-	char piece[4096];
 	struct text text = {0};
-	size_t n;
-	FILE *f = fopen(path, "rb");
-	if (!f)
-		return diag_fail(diag, "cannot open %s: %s", path, strerror(errno));
-	while (text.len <= FILE_MAX && (n = fread(piece, 1, sizeof piece, f)) > 0)
-		text_add(&text, piece, n);
-	const int fault = ferror(f) ? errno : 0;
-	fclose(f);
-	int rc;
-	if (fault)
-		rc = diag_fail(diag, "cannot read %s: %s", path, strerror(fault));
-	else if (text.len > FILE_MAX)
+	int rc = text_file_load(&text, path, FILE_MAX, diag);
+	if (rc == 0 && text.len > FILE_MAX)
 		rc = diag_fail(diag, "%s has more than %d MiB; that is no file of wisdom", path, FILE_MAX >> 20);
-	else
+	else if (rc == 0)
 		rc = wisdom_parse(w, text_str(&text), text.len, path, diag);
 	text_free(&text);
 	return rc;

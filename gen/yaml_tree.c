@@ -1,24 +1,16 @@
 #include "gen/yaml_tree.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <yaml.h>
+
+#include "gen/text_file.h"
 
 static const char byte_order_mark[] = "\xEF\xBB\xBF";
 
 int yaml_load(struct text *yaml, const char *path, struct diag *d)
 {
-	char piece[4096];
-	size_t n;
-	FILE *file = fopen(path, "rb");
-	if (!file)
-		return diag_fail(d, "cannot open %s: %s", path, strerror(errno));
-	while (yaml->len <= YAML_BYTES_MAX && (n = fread(piece, 1, sizeof piece, file)) > 0)
-		text_add(yaml, piece, n);
-	const int fault = ferror(file) ? errno : 0;
-	fclose(file);
-	return fault ? diag_fail(d, "cannot read %s: %s", path, strerror(fault)) : 0;
+	return text_file_load(yaml, path, YAML_BYTES_MAX, d);
 }
 
 void yaml_skip_mark(const char **yaml, size_t *len)
