@@ -425,7 +425,7 @@ static void explained(const char *want)
 START_TEST(the_measured_tile_is_planned)
 {
 	const enum pass pass = (enum pass)_i;
-	const struct tile_choice nothing = {"sm90/fwd", {1, 2, 3, 4}};
+	const struct tile_choice nothing = {"sm90/fwd", {.m = 1, .n = 2, .warps = 3, .stages = 4}};
 	plan_by(CAUSAL, pass, &nothing, false);
 	ck_assert_int_eq(plan.tuning, TUNING_STALE);
 	plans_agree();
@@ -455,8 +455,8 @@ START_TEST(the_measured_tile_is_planned)
 		used++;
 	}
 	ck_assert_int_gt(used, 3);
-	const struct tile_choice portable = pass == PASS_FORWARD ? (struct tile_choice){"sm80/fwd", {128, 64, 4, 1}}
-	                                                         : (struct tile_choice){"sm80/bwd", {64, 64, 4, 1}};
+	const struct tile_choice portable = pass == PASS_FORWARD ? (struct tile_choice){"sm80/fwd", {.m = 128, .n = 64, .warps = 4, .stages = 1}}
+	                                                         : (struct tile_choice){"sm80/bwd", {.m = 64, .n = 64, .warps = 4, .stages = 1}};
 	plan_by(CAUSAL, pass, &portable, false);
 	ck_assert_int_eq(plan.tuning, TUNING_USED);
 	ck_assert_str_eq(plan.templ, portable.templ);
@@ -470,7 +470,7 @@ END_TEST
 
 START_TEST(what_no_line_is_for_is_planned)
 {
-	const struct tile_choice tile = {"sm80/fwd", {128, 64, 4, 1}};
+	const struct tile_choice tile = {"sm80/fwd", {.m = 128, .n = 64, .warps = 4, .stages = 1}};
 	plan_by(CAUSAL, PASS_FORWARD, &tile, true);
 	ck_assert_int_eq(plan.tuning, TUNING_MISSING);
 	plans_agree();
@@ -484,7 +484,7 @@ END_TEST
 
 START_TEST(json_tells_of_tuning)
 {
-	const struct tile_choice tile = {"sm80/fwd", {128, 64, 4, 1}};
+	const struct tile_choice tile = {"sm80/fwd", {.m = 128, .n = 64, .warps = 4, .stages = 1}};
 	struct text text = {0};
 	plan_by(CAUSAL, PASS_FORWARD, &tile, false);
 	plan_json(&text, &plan);
