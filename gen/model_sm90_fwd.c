@@ -16,6 +16,9 @@ enum { MERGE_ROWS = 4 };                   /* of a CTA of fwd_merge.cu */
 static const double exp_beside = 1.05, alu_beside = 0.385;
 static const double overlap[] = {[2] = 2.36, [3] = 4.82};
 static const double visit_clocks[] = {[2] = 375, [3] = 437}, item_clocks[] = {[2] = 4790, [3] = 5920};
+/* And a visit whose class data decide, or whose inputs of keys are staged: the loading warpgroup's latency shows. 128x128 tiles of a layout that keeps
+ * a quarter, and of documents, d 128, 8k. */
+static const double scan_visit = 370, staged_visit = 2000;
 static const double third_stage_visit = 100, third_stage_item = -850, out_direct_item = 900;
 
 /* Multiply-adds of a short score beside the one that scales without it, and the clocks that 128 cells of each take where a warp's scheduler
@@ -134,6 +137,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	if (c->out_staged)
 		smem_term_add(c, "O", out);
 	c->visit_clocks = visit_clocks[warpgroups] + (c->stages > 2 ? third_stage_visit : 0);
+	if (program->scan)
+		c->visit_clocks += program_staging(program, spec, c->tile_m, c->tile_n).col > 0 ? staged_visit : scan_visit;
 	c->item_clocks = item_clocks[warpgroups] + (c->stages > 2 ? third_stage_item : 0) + (c->out_staged ? 0 : out_direct_item);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
