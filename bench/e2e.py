@@ -183,6 +183,11 @@ def table(results, blocks):
     return "\n".join(lines) + "\n\n"
 
 
+def records(results):
+    """One for each model and contender; ms is null where memory did not do."""
+    return [{"model": m.name, "contender": name, "ms": r and r["ms"], "gib": r and r["gib"]} for m, rows in results for name, r in rows.items()]
+
+
 # ---- one call on the host, and a new variant ----
 
 def host_us(call, calls=200, rounds=15):
@@ -264,7 +269,7 @@ def main():
     p.add_argument("--model", action="append", help="only those whose name holds this (may be repeated)")
     p.add_argument("--steps", type=int, default=10, help="timed for each contender (default 10)")
     p.add_argument("--limit", type=float, default=240, help="start no model after this many seconds (default 240)")
-    p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the figures (default: bench/results/<gpu>-e2e.md)")
+    p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the table (default: bench/results/<gpu>-e2e.md), and rows and a plot (docs/bench/<gpu>-e2e.json, or beside FILE)")
     o = p.parse_args()
     runtime = report.gpu_open()
     run = report.Run(o.limit)
@@ -276,7 +281,7 @@ def main():
     machine = report.machine(runtime)
     text = page(results, calls, firsts, machine, run.seconds())
     print(text)
-    report.page_written(o.write, machine, "e2e", text)
+    report.figures_written(o.write, machine, "-e2e", text, "e2e", records(results))
     return run.status()
 
 

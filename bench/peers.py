@@ -297,16 +297,6 @@ def page(results, machine, seconds):
     return "\n\n".join(parts) + "\n"
 
 
-def figures_write(path, results, machine, text):
-    """The table at `path`, or where `make bench` keeps it; rows and plots beside it, or in docs/bench."""
-    name = report.file_name(machine)
-    table_at = pathlib.Path(path) if path else HERE / "results" / f"{name}.md"
-    rows_at = table_at.with_suffix(".json") if path else report.ROOT / "docs" / "bench" / f"{name}.json"
-    report.written(table_at, text)
-    report.written(rows_at, report.rows_json(machine, records(results)))
-    report.plot("bench", rows_at, rows_at.with_suffix(""))
-
-
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--quick", action="store_true", help="12 configurations instead of all")
@@ -333,8 +323,7 @@ def main():
         machine = report.machine(runtime)
         text = page(results, machine, run.seconds())
         print(text)
-        if o.write is not None:
-            figures_write(o.write, results, machine, text)
+        report.figures_written(o.write, machine, "", text, "bench", records(results))
     return run.status()
 
 

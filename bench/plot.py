@@ -1,9 +1,10 @@
 """Plots of figures that other commands wrote as JSON.
 
     plot.py bench ROWS.json PREFIX          TFLOP/s of each pass and memory over sequence length: PREFIX-forward.png, ...
+    plot.py e2e ROWS.json PREFIX            time and peak memory of a training step of whole models: PREFIX.png
     plot.py deviation ROWS.json FILE.png    deviation from exact results over sequence length, of one spec
 
-The rows are those of `make bench BENCH=--write` and of `fagen check --deviation --json FILE`."""
+The rows are those of `make bench BENCH=--write`, `make bench-e2e BENCH=--write` and `fagen check --deviation --json FILE`."""
 import argparse
 import io
 import json
@@ -11,8 +12,9 @@ import pathlib
 import sys
 
 # One colour for each contender in every plot; the standard attention is last.
-CONTENDERS = {"fagen": ("fagen", "C0", "o"), "FA2": ("FlashAttention-2", "C1", "s"), "cuDNN": ("cuDNN", "C2", "^"),
+CONTENDERS = {"fagen": ("fagen", "C0", "o"), "FA2": ("FlashAttention-2", "C1", "s"), "cuDNN": ("cuDNN", "C2", "^"), "FA4": ("FlashAttention-4", "C4", "v"),
               "math": ("standard attention (PyTorch's math)", "C3", "x")}
+STEP_CONTENDERS = {"eager": "C3", "SDPA": "C2", "SDPA, dense": "C2", "Flex": "C1", "fagen": "C0"}
 DTYPES = {"fp16": "C0", "bf16": "C1"}
 TENSORS = ("out", "lse", "dquery", "dkey", "dvalue")
 DPI, COLOURS = 80, 64  # keep a file below 150 kB
@@ -122,6 +124,35 @@ def bench_plot(figures, prefix):
                  f"{prefix}-memory.png", True)
 
 
+# ---- whole models ----
+
+def e2e_plot(figures, prefix):
+    """Bars: a model in each row, a contender in each bar; dense attention beside a block-sparse one is for scale."""
+    plt = pyplot()
+    rows = figures["rows"]
+    models = list(dict.fromkeys(r["model"] for r in rows))
+    contenders = [c for c in STEP_CONTENDERS if any(r["contender"] == c for r in rows)]
+    figure, axes = plt.subplots(1, 2, figsize=(11, 0.8 * len(models) + 1.6), squeeze=False, sharey="row")
+    figure.suptitle(f"A training step, bf16\n{where(figures)}")
+    for axis, value, label in zip(axes[0], ("ms", "gib"), ("ms a step", "GiB at the peak")):
+        for contender in contenders:
+            bars = []
+            for at, model in enumerate(models):
+                mine = [r for r in rows if r["model"] == model]
+                bars += [(at + (i - (len(mine) - 1) / 2) / (len(mine) + 1), r[value], 1 / (len(mine) + 1))
+                         for i, r in enumerate(mine) if r["contender"] == contender]
+            places, values, heights = zip(*bars)
+            axis.barh(places, [v or 0 for v in values], heights, color=STEP_CONTENDERS[contender], label=contender)
+            for place, v in zip(places, values):
+                axis.text(v or 0, place, f" {v:.3g}" if v else " out of memory", va="center", fontsize=7)
+        axis.set_xscale("log")
+        axis.set_xlabel(label)
+        axis.grid(alpha=0.3, axis="x")
+    axes[0][0].set_yticks(range(len(models)), models, fontsize=8)
+    axes[0][0].invert_yaxis()
+    save(figure, axes, f"{prefix}.png")
+
+
 # ---- deviation ----
 
 def drawn(axis):
@@ -163,15 +194,17 @@ def deviation_plot(figures, path, spec):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("kind", choices=("bench", "deviation"))
+    p.add_argument("kind", choices=("bench", "e2e", "deviation"))
     p.add_argument("rows", help="the JSON file")
-    p.add_argument("to", help="prefix of the files to write (bench), or the file (deviation)")
+    p.add_argument("to", help="prefix of the files to write (bench, e2e), or the file (deviation)")
     p.add_argument("--spec", help="which spec of a deviation study (default: the first)")
     o = p.parse_args()
     figures = load(o.rows)
     try:
         if o.kind == "bench":
             bench_plot(figures, o.to)
+        elif o.kind == "e2e":
+            e2e_plot(figures, o.to)
         else:
             deviation_plot(figures, o.to, o.spec)
     except (KeyError, TypeError) as e:

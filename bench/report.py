@@ -101,10 +101,25 @@ def written(path, text):
     print(f"written to {path}", file=sys.stderr)
 
 
+def page_path(given, machine, suffix):
+    return pathlib.Path(given) if given else ROOT / "bench" / "results" / f"{file_name(machine)}{suffix}.md"
+
+
 def page_written(given, machine, kind, text):
     """What --write asks for: None, nothing; "", the page of this GPU and kind in bench/results; else a path."""
     if given is not None:
-        written(pathlib.Path(given) if given else ROOT / "bench" / "results" / f"{file_name(machine)}-{kind}.md", text)
+        written(page_path(given, machine, f"-{kind}"), text)
+
+
+def figures_written(given, machine, suffix, text, kind, rows):
+    """A page likewise, and its rows and what bench/plot.py draws of them: beside a page that was given, else in docs/bench."""
+    if given is None:
+        return
+    page = page_path(given, machine, suffix)
+    rows_at = page.with_suffix(".json") if given else ROOT / "docs" / "bench" / f"{file_name(machine)}{suffix}.json"
+    written(page, text)
+    written(rows_at, rows_json(machine, rows))
+    plot(kind, rows_at, rows_at.with_suffix(""))
 
 
 def rows_json(head, rows):
