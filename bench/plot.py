@@ -208,7 +208,7 @@ def main():
         else:
             deviation_plot(figures, o.to, o.spec)
     except (KeyError, TypeError) as e:
-        leave(1, f"{o.rows} has no rows of a {o.kind}: {type(e).__name__}: {e}")
+        leave(1, f"{o.rows} has no rows of kind {o.kind}: {type(e).__name__}: {e}")
 
 
 if __name__ == "__main__":
