@@ -135,6 +135,7 @@ def e2e_plot(figures, prefix):
     figure, axes = plt.subplots(1, 2, figsize=(11, 0.8 * len(models) + 1.6), squeeze=False, sharey="row")
     figure.suptitle(f"A training step, bf16\n{where(figures)}")
     for axis, value, label in zip(axes[0], ("ms", "gib"), ("ms a step", "GiB at the peak")):
+        least = min(r[value] for r in rows if r[value])
         for contender in contenders:
             bars = []
             for at, model in enumerate(models):
@@ -144,7 +145,7 @@ def e2e_plot(figures, prefix):
             places, values, heights = zip(*bars)
             axis.barh(places, [v or 0 for v in values], heights, color=STEP_CONTENDERS[contender], label=contender)
             for place, v in zip(places, values):
-                axis.text(v or 0, place, f" {v:.3g}" if v else " out of memory", va="center", fontsize=7)
+                axis.text(v or least, place, f" {v:.3g}" if v else " out of memory", va="center", fontsize=7)
         axis.set_xscale("log")
         axis.set_xlabel(label)
         axis.grid(alpha=0.3, axis="x")
