@@ -160,7 +160,9 @@ def contender_run(name, m, steps):
 def model_run(m, steps):
     rows = {}
     for name in m.contenders:
+        began = time.monotonic()
         rows[name] = contender_run(name, m, steps)
+        print(f"  {m.name}, {name}: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
     ours, base = rows["fagen"], rows[m.contenders[0 if m.blocks else 1]]
     alike = rows["Flex"] if m.blocks else base  # computes the same
     if alike and abs(ours["norm"] - alike["norm"]) > 0.05 * alike["norm"]:

@@ -12,6 +12,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 
 import fagen_ctypes as fagen
@@ -39,7 +40,7 @@ def specs_write(folder, only):
         path = folder / f"{name}.yaml"
         path.write_text(text)
         paths.append(path)
-    paths += [fagen.ROOT / "specs" / f"{name}.yaml" for name in LIBRARY]
+    paths += [ROOT / "specs" / f"{name}.yaml" for name in LIBRARY]
     chosen = [p for p in paths if not only or p.stem in only]
     if not chosen:
         sys.exit("model: no such spec; there are " + ", ".join(p.stem for p in paths))
