@@ -67,7 +67,46 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_clear(con
 DEVICE int grad_tiles_q(const fagen_abi &p, int head) { return ceil_div(sequence_q(&p, head / p.heads_q), TILE_M); }
 DEVICE int grad_tiles_k(const fagen_abi &p, int head) { return ceil_div(sequence_k(&p, head / p.heads_q), TILE_N); }
 
-// Adds up the partial sums of the heads that share elements: the CTAs of the first of them do it.
+// An entry of a table, over all tiles of all heads that share it: the same in all lanes. A lane has a head, or of heads with many
+// tiles a tile.
+DEVICE float grad_table_sum(int slot, const fagen_abi &p, const float *home, int entry)
+{
+	const int heads = p.batch * p.heads_q, lane = threadIdx.x % 32, at = grad_base(slot) + entry;
+	float sum = 0;
+	for (int first = 0; first < heads; first += 32) {
+		const bool shares = first + lane < heads && grad_home(slot, p, first + lane) == home;
+		const int tiles = shares ? grad_tiles_q(p, first + lane) : 0;
+		if (__any_sync(~0u, tiles > 8)) {
+			for (unsigned left = __ballot_sync(~0u, shares); left; left &= left - 1) {
+				const int head = first + __ffs(left) - 1;
+				for (int tile = lane; tile < grad_tiles_q(p, head); tile += 32)
+					sum += grad_partial(p, head, tile)[at];
+			}
+		} else {
+			for (int tile = 0; tile < tiles; tile++)
+				sum += grad_partial(p, first + lane, tile)[at];
+		}
+	}
+	for (int i = 16; i > 0; i /= 2)
+		sum += __shfl_xor_sync(~0u, sum, i);
+	return sum;
+}
+
+// How many heads share `home`, and how many of them come before `head`.
+struct Sharers { int before, all; };
+DEVICE Sharers grad_sharers(int slot, const fagen_abi &p, const float *home, int head)
+{
+	Sharers of = {0, 0};
+	for (int first = 0; first < p.batch * p.heads_q; first += 32) {
+		const int other = first + threadIdx.x % 32;
+		const bool shares = other < p.batch * p.heads_q && grad_home(slot, p, other) == home;
+		of.before += __popc(__ballot_sync(~0u, shares && other < head));
+		of.all += __popc(__ballot_sync(~0u, shares));
+	}
+	return of;
+}
+
+// Adds up the partial sums of the heads that share elements: of a table all their CTAs, of rows and columns those of the first head.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const __grid_constant__ fagen_abi p)
 {
 	// Sharers may be longer than the first of them: its CTAs go through all tiles that any may have.
@@ -81,20 +120,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const
 		if (kind == GRAD_NONE || kind == GRAD_CELL || grad_elements(slot, &p) == 0)
 			continue;
 		const float *const home = grad_home(slot, p, head);
+		if (kind == GRAD_TABLE) { // an entry for a warp; packed, each head has one CTA at least
+			const Sharers sharers = grad_sharers(slot, p, home, head);
+			const int ctas = LAYOUT == LAYOUT_PACKED ? 1 : tiles;
+			if (own_tile < ctas)
+				for (int entry = (sharers.before * ctas + own_tile) * WARPS + threadIdx.x / 32; entry < entries;
+				     entry += sharers.all * ctas * WARPS) {
+					const float sum = grad_table_sum(slot, p, home, entry);
+					if (threadIdx.x % 32 == 0)
+						*grad_address(slot, &p, b, h, entry, 0, 0) = sum;
+				}
+			continue;
+		}
 		if ((LAYOUT != LAYOUT_DENSE && !home) || grad_sharer(slot, p, home, 0) != head)
 			continue;
-		if (kind == GRAD_TABLE) // an entry for a warp, a tile for a lane
-			for (int entry = own_tile * WARPS + threadIdx.x / 32; entry < entries; entry += tiles * WARPS) {
-				float sum = 0;
-				for (int other = head; other < heads; other = grad_sharer(slot, p, home, other + 1))
-					for (int tile = threadIdx.x % 32; tile < grad_tiles_q(p, other); tile += 32)
-						sum += grad_partial(p, other, tile)[base + entry];
-				for (int i = 16; i > 0; i /= 2)
-					sum += __shfl_xor_sync(~0u, sum, i);
-				if (threadIdx.x % 32 == 0)
-					*grad_address(slot, &p, b, h, entry, 0, 0) = sum;
-			}
-		else if (kind == GRAD_ROW)
+		if (kind == GRAD_ROW)
 			for (int first = 0; first < TILE_M * entries;
 			     first += THREADS) { // all lanes take part in grad_sharer
 				const int i = first + threadIdx.x, q = own_tile * TILE_M + i / entries;
