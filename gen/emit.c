@@ -162,13 +162,14 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 {
 	char skeleton[RECIPE_NAME_MAX + 4];
 	snprintf(skeleton, sizeof skeleton, "%s.cu", plan->templ);
-	const bool hopper = strncmp(plan->templ, "sm90/", 5) == 0;
+	const bool hopper = strncmp(plan->templ, "sm90/", 5) == 0, native_forward = hopper && plan->pass == PASS_FORWARD;
 	const struct {
 		const char *name;
 		bool wanted;
 	} before[] = {{"abi.h", true}, {"contract.h", true}},
 	  after[] = {{"ptx.h", true},
 	             {"tile.h", true},
+	             {"softmax.h", true},
 	             {"dropout.h", true},
 	             {"sequence.h", true},
 	             {"stream.h", true},
@@ -181,6 +182,8 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
 	             {"delta.cu", has_kernel(plan, "fagen_delta")},
 	             {"sm90/bwd.h", hopper && plan->pass == PASS_BACKWARD},
+	             {"sm90/fwd.h", native_forward},
+	             {"sm90/fwd_load.h", native_forward},
 	             {skeleton, true},
 	             {hopper ? "sm90/bwd_query.cu" : "sm80/bwd_query.cu", has_kernel(plan, "fagen_backward_query")},
 	             {"sm90/fwd_merge.cu", has_kernel(plan, "fagen_forward_merge")},

@@ -278,6 +278,8 @@ START_TEST(native_parts)
 	                                    "#line 1 \"templates/walk.h\"",
 	                                    "#line 1 \"templates/sm90/ptx.h\"",
 	                                    "#line 1 \"templates/sm90/tile.h\"",
+	                                    "#line 1 \"templates/sm90/fwd.h\"",
+	                                    "#line 1 \"templates/sm90/fwd_load.h\"",
 	                                    "#line 1 \"templates/sm90/fwd.cu\"",
 	                                    "fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)"};
 	struct text out = source_of("{head_dim: 128, mask: causal}", "H200", PASS_FORWARD, 16);

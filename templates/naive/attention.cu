@@ -15,7 +15,6 @@ struct Smem {
 static_assert(sizeof(Smem) == SMEM_BYTES, "struct Smem and gen/model_naive.c disagree");
 
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
-DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 
 // acc += A B over `depth` steps; a(row, step) and b(step, col) give the elements of the tile, 0 outside the matrices.
 // *_BY_STEP: neighbouring steps are neighbours in memory, else neighbouring rows (columns) are.

@@ -1,0 +1,273 @@
+// Loading, warpgroup 0 of fwd.cu: items, the walk over their key tiles, bulk copies; and what helpers prepare.
+
+// A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
+constexpr int SHORT_KEYS = 256;
+
+// Heads whose keys and values fill this much of L2 are worked on together; among them the last query tiles, which see most, go
+// first.
+constexpr long long SECTION_BYTES = 24ll << 20;
+
+// What item number i of the launch is; tile -1: nothing.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
+{
+	i /= SPLITS;
+	if constexpr (LAYOUT == LAYOUT_PACKED) {
+		return rows_owned<TILE_M, true>(p, i);
+	} else {
+		const int tiles = ceil_div(p.seqlen_q, TILE_M), heads = p.batch * p.heads_q;
+		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
+		const long long fit = SECTION_BYTES / head_bytes * p.kv_group;
+		const int section = fit < p.kv_group ? p.kv_group : fit < heads ? (int)fit : heads;
+		const Placed at = section_placed(i, tiles, section, heads, !QUEUE);
+		return {at.head / p.heads_q, at.head % p.heads_q, tiles - 1 - at.tile, tiles};
+	}
+}
+DEVICE unsigned item_count(const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED)
+		return (p.total_q / TILE_M + p.batch) * p.heads_q * SPLITS;
+	else
+		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch * SPLITS;
+}
+
+// Tiles of a stream, at most: runs may overlap and classes may leave some out.
+DEVICE int visits_most(const Stream &stream)
+{
+	int count = 0;
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
+		count += int_max(stream.run[i].last - stream.run[i].first + 1, 0);
+	return count;
+}
+
+template <class Item> DEVICE void part_set(Item &item, int part) { item.part = part; }
+// Leaves the stream of an item's query tile what its part sees.
+template <class Item> DEVICE void part_take(Item &item, Stream &stream)
+{
+	stream_part(&stream, item.part, SPLITS);
+	item.first = item.last = stream.next;
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
+		if (stream.run[i].last >= stream.run[i].first)
+			item.first = int_min(item.first, stream.run[i].first);
+}
+
+// The rows of Q of warpgroup `group`.
+DEVICE void query_load(Smem &smem, const fagen_abi_maps &maps, int group, int row, int head, int batch)
+{
+	mbarrier_arrive_expect_tx(smem.query_full[group], PANELS_QK * 64 * 128);
+#pragma unroll
+	for (int i = 0; i < PANELS_QK; i++)
+		cp_async_bulk_tensor_4d(cvta_shared(smem.query[i][64 * group]), maps.query, smem.query_full[group], 64 * i, row + 64 * group, head,
+		                        batch);
+}
+
+// Rows of Q that are one panel wide are on their way to L2 an item ahead: nobody has read them, and from memory they come late. d 64 1.03;
+// of two panels 0.98.
+constexpr bool QUERY_AHEAD = PANELS_QK == 1;
+
+// smem.next: the next item number that is a tile, or ITEM_END.
+DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, bool leader)
+{
+	unsigned number;
+	Owned own = {0, 0, -1, 0};
+	do {
+		number = item_number(p, smem.round, leader);
+		if (number < item_count(p))
+			own = item_owned(p, number);
+		__syncwarp(); // readers of the round and of the item before, before their writer
+		if (leader)
+			smem.round++;
+		__syncwarp();
+	} while (own.tile < 0 && number < item_count(p));
+	if (leader) {
+		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
+		if constexpr (SPLITS > 1)
+			part_set(smem.next, number % SPLITS);
+		if (QUERY_AHEAD && own.tile >= 0)
+#pragma unroll 1
+			for (int group = 0; group < WARPGROUPS; group++)
+				cp_async_bulk_prefetch_tensor_4d(maps.query, 0, first_q(&p, own.b) + own.tile * TILE_M + group * 64, own.h,
+				                                 LAYOUT == LAYOUT_PACKED ? 0 : own.b);
+	}
+	__syncwarp(); // the next item's writer before its readers
+}
+
+// The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
+DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
+{
+	const bool leader = elect_sync();
+	unsigned visit = 0;
+	// If item n, whose tiles are all under way, left the range, it comes again.
+	const auto again = [&](unsigned n, Item &item) {
+		mbarrier_wait(smem.item_done[n % 2], n / 2 & 1);
+		const bool failed = smem.failed[n % 2];
+		__syncwarp(); // readers of the verdict before it is cleared
+		if (failed) {
+			item = smem.item[n % 2];
+			item.kind = ITEM_RUNNING;
+			smem.failed[n % 2] = 0;
+		}
+	};
+	bool paused = false;
+	for (unsigned i = 0;; i++) {
+		const int seat = i % 2;
+		Item item = {ITEM_END, 0, 0, 0};
+		if (i >= 2)
+			again(i - 2, item);
+#pragma unroll 1
+		for (int takes = i == 0 ? 2 : 1; takes > 0 && item.kind == ITEM_END; takes--) { // at first there is no next one yet
+			item = smem.next;
+			next_take(smem, p, maps, leader);
+		}
+		if (item.kind == ITEM_END && i >= 1 && !paused)
+			item.kind = ITEM_PAUSE; // the verdict on the item before is not awaited here: those who compute look at this one first
+		paused = item.kind == ITEM_PAUSE;
+
+		const int b = item.b, h = item.h, h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
+		const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_k = first_k(&p, b);
+		int next = -1, tile = -1, class_ = TILE_EMPTY;
+		bool more = false;
+		if (item.kind > ITEM_PAUSE) {
+			if (leader) { // who publishes the item
+				walk_begin<true>(smem.walk, p, b, item.q0);
+				if constexpr (SPLITS > 1)
+					part_take(item, smem.walk.stream);
+			}
+			__syncwarp();
+			if (!SPECULATE || visits_most(smem.walk.stream) <= SHORT_KEYS / TILE_N)
+				item.kind = ITEM_RUNNING;
+			next = smem.walk.stream.next;
+			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, tile, class_);
+			if (!more)
+				item.kind = ITEM_EMPTY;
+		}
+		const auto item_publish = [&] { // with Q
+			if (leader) {
+				smem.item[seat] = item;
+				if constexpr (HELPER_THREADS)
+					mbarrier_arrive(smem.item_full[seat]);
+#pragma unroll 1
+				for (int group = 0; group < WARPGROUPS; group++) {
+					mbarrier_wait(smem.query_empty[group], (i & 1) ^ 1); // the item before: the group's last S is done
+					if (item.kind >= ITEM_SPECULATIVE)
+						query_load(smem, maps, group, first_q(&p, b) + item.q0, h, batch);
+					else
+						mbarrier_arrive(smem.query_full[group]);
+				}
+			}
+			__syncwarp();
+		};
+		const auto value_load = [&](unsigned n, int value_tile) {
+			if (leader) {
+				mbarrier_wait(smem.value_empty[n % STAGES], (n / STAGES & 1) ^ 1);
+				panels_load(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES],
+				            row_k + value_tile * TILE_N, h_kv, batch);
+			}
+		};
+		if (!more) {
+			item_publish();
+			if (item.kind == ITEM_END)
+				return;
+			continue;
+		}
+		int before = -1; // the tile whose V is due
+		while (more) {
+			int next_tile = -1, next_class = TILE_EMPTY;
+			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, next_tile, next_class);
+			Note &note = smem.notes.of[visit % NOTES];
+			visit_note<true>(note, p, b, h, item.q0, tile, class_);
+			__syncwarp(); // the note's writers before the leader's arrivals
+			if (leader) {
+				note.last = !more;
+				if constexpr (VISIT_INPUTS || DROPOUT)
+					mbarrier_arrive(smem.note_full[visit % NOTES]);
+				mbarrier_wait(smem.key_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+				panels_load(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N, h_kv,
+				            batch);
+			}
+			__syncwarp();
+			if (before < 0)
+				item_publish();
+			else
+				value_load(visit - 1, before);
+			before = tile, tile = next_tile, class_ = next_class;
+			visit++;
+		}
+		value_load(visit - 1, before);
+		__syncwarp();
+	}
+}
+
+// Dropout's words of a visit of this item. The visit that had their place is over: its O was there before this note was written. A
+// thread has one key of a block and every third row group, so that what Philox makes of the key alone is computed once for them. What
+// can be read or computed anew is: registers are few.
+template <class Notes> DEVICE void words_make(Notes &notes, const fagen_abi &p, const Item &item, unsigned visit)
+{
+	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+	const DropoutKey key = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
+#pragma unroll 1
+	for (int block = 0; block < BLOCKS_64; block++) {
+		const unsigned thread = mov_tid_x() - 32;
+		const int q = item.q0 + thread % 32 / 4, k = notes.of[visit % NOTES].tile * TILE_N + 64 * block + thread % 4 * 2;
+#pragma unroll
+		for (unsigned i = thread; i < 2 * TILE_M; i += HELPER_THREADS)
+			notes.words[visit % NOTES][block][i] = dropout_bits(key, q + i / 32 * 16, k);
+	}
+}
+// Behind all that this warp reads of the visit's note.
+template <class Notes> DEVICE void words_arrive(Notes &notes, unsigned visit)
+{
+	__syncwarp(); // the warp's words before its arrival
+	if (mov_tid_x() % 32 == 0)
+		mbarrier_arrive(notes.words_full[visit % NOTES]);
+}
+
+// The other warps: inputs of items and visits, and dropout's words.
+DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p)
+{
+	const int thread = mov_tid_x() - 32;
+	unsigned visit = 0;
+	for (unsigned i = 0;; i++) {
+		const int seat = i % 2;
+		mbarrier_wait(smem.item_full[seat], i / 2 & 1);
+		const Item item = smem.item[seat];
+		if constexpr (HEAD_INPUTS)
+			if (item.kind > ITEM_PAUSE)
+				head_load(staged.head(seat), &p, item.b, item.h, thread, HELPER_THREADS);
+		if constexpr (ROW_INPUTS)
+			if (item.kind >= ITEM_SPECULATIVE)
+				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, HELPER_THREADS);
+		cp_async_commit();
+		cp_async_wait<0>();
+		if constexpr (ITEM_INPUTS)
+			mbarrier_arrive(smem.item_inputs_full[seat]);
+		if (item.kind == ITEM_END)
+			return;
+		if constexpr (VISIT_INPUTS || DROPOUT) {
+			bool last = item.kind <= ITEM_EMPTY;
+			while (!last) {
+				mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
+				if constexpr (DROPOUT) // before buffers of inputs are free
+					words_make(smem.notes, p, smem.item[seat], visit);
+				const int k0 = smem.notes.of[visit % NOTES].tile * TILE_N;
+				last = smem.notes.of[visit % NOTES].last;
+				if constexpr (DROPOUT)
+					words_arrive(smem.notes, visit);
+				if constexpr (VISIT_INPUTS) {
+					mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+					if constexpr (COL_INPUTS)
+						cols_load(staged.cols(visit % STAGES), &p, item.b, item.h, k0, thread, HELPER_THREADS);
+					if constexpr (CELL_INPUTS)
+						cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread,
+						           HELPER_THREADS);
+					cp_async_commit();
+					cp_async_wait<0>();
+					mbarrier_arrive(smem.inputs_full[visit % STAGES]);
+				}
+				visit++;
+			}
+		}
+	}
+}

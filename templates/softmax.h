@@ -1,0 +1,21 @@
+// What softmaxes share.
+
+// The running maximum is raised only when it would grow by more than this (base 2): P then stays below 2^8, which both
+// operand types hold as exactly as 1, and O is rescaled rarely instead of at every tile (FlashAttention-4's rule).
+constexpr float LAZY_LOG2 = 8.0f;
+// Beyond this |max|, max * LOGIT_SCALE rounds too coarsely to be subtracted after scaling; subtract before.
+constexpr float LARGE_LOGIT = 4096.0f;
+
+DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
+
+// Over the lanes that hold a row of accumulators.
+DEVICE float quad_max(float x)
+{
+	x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+	return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+DEVICE float quad_sum(float x)
+{
+	x += __shfl_xor_sync(~0u, x, 1);
+	return x + __shfl_xor_sync(~0u, x, 2);
+}
