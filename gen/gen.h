@@ -498,6 +498,7 @@ struct candidate {
 	int walk_warps;           /* those of them that walk the tiles */
 	bool speculate;           /* softmax of long rows against references that never rise, checked at the end */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
+	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for */
 	bool out_staged;          /* there is shared memory for O on its way out */
 	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs */
 	double visit_clocks, item_clocks; /* of an SM, that nothing overlaps: of a visited tile, of one that a CTA owns */

@@ -79,6 +79,7 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
 	c->splits = tile->splits ? tile->splits : 1;
 	c->walk_warps = c->warps;
+	c->ctas_wanted = 1;
 	candidate_clocks(c);
 	if (c->splits > 1 && c->splits > model->splits_most) {
 		snprintf(c->reason, sizeof c->reason, "%d splits; %s leaves the keys of a tile together", c->splits,

@@ -58,7 +58,7 @@ void candidate_clocks(struct candidate *c)
 static double items_count(const struct recipe_kernel *main, const struct recipe_shape *shape)
 {
 	struct recipe_kernel one = *main;
-	if (one.grid == GRID_PERSISTENT)
+	if (one.grid == GRID_PERSISTENT || one.grid == GRID_PERSISTENT_2)
 		one.grid = GRID_QUERY_TILES;
 	else if (one.grid == GRID_PERSISTENT_KEYS)
 		one.grid = GRID_KEY_TILES;

@@ -7,7 +7,8 @@
 #include "gen/recipe.h"
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
-                                                   "key_tiles_2", "scores",        "persistent", "persistent_keys"};
+                                                   "key_tiles_2", "scores",        "persistent", "persistent_keys",
+                                                   "persistent_2"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
                                                    "tiles_k", "blocks",  "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
@@ -130,13 +131,14 @@ static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
 
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
-	const bool persistent = kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS;
-	if (kernel->tile < 1 || shape_negative(shape) || (persistent && shape->sms < 1))
+	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS; /* SM */
+	if (kernel->tile < 1 || shape_negative(shape) || (each > 0 && shape->sms < 1))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
 	int64_t tiles = 0, heads = shape->heads_q, size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
+	case GRID_PERSISTENT_2:
 	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
 	case GRID_PERSISTENT:
 		if (tiles_q < 0 || __builtin_mul_overflow(tiles_q, (int64_t)(kernel->parts > 0 ? kernel->parts : 1), &tiles))
@@ -165,7 +167,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return kernel->grid == GRID_QUERY_TILES_1;
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
-	return persistent && size > shape->sms ? shape->sms : size;
+	const int64_t most = (int64_t)each * shape->sms;
+	return each > 0 && size > most ? most : size;
 }
 
 int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe_shape *shape)

@@ -37,6 +37,7 @@ const char *const fuzz_words[] = {
 	"key_tiles",
 	"key_tiles_2",
 	"persistent_keys",
+	"persistent_2",
 	"scores",
 	"rows_qk",
 	"256",

@@ -297,6 +297,38 @@ START_TEST(native_recipe)
 }
 END_TEST
 
+/* Where half of an SM's registers do, two CTAs share it: the grid has both, and S and O of a warpgroup fit what a thread has. */
+START_TEST(two_ctas_share_an_sm)
+{
+	static const struct { const char *text; bool shared; } rows[] = {
+		{"{head_dim: 64, mask: causal}", true},
+		{"{head_dim: 64, layout: packed}", true},
+		{"{head_dim: 32, mask: {window: {left: 100}}}", true},
+		{"{head_dim: 64, mask: causal, layout: padded}", false},
+		{"{head_dim: 64, mask: causal, score: {softcap: {cap: 20}}}", false},
+		{"{head_dim: 64, mask: causal, dropout: 0.1}", false},
+		{"{head_dim: 64, mask: document}", false},
+		{"{head_dim: 64, mask: causal, sink: true}", false},
+		{"{head_dim: 72, mask: causal}", false},
+	};
+	struct spec spec;
+	struct diag diag = {0};
+	ck_assert_msg(spec_parse(&spec, rows[_i].text, strlen(rows[_i].text), "inline", &diag) == 0, "%s", text_str(&diag.text));
+	spec.tile[PASS_FORWARD] = (struct tile_request){.m = 128, .n = 64, .warps = 12, .stages = 3};
+	must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &usual);
+	const struct candidate *c = best(&plan);
+	const struct recipe_kernel *k = NULL;
+	for (int i = 0; i < plan.recipe.kernel_count; i++)
+		k = strcmp(plan.recipe.kernel[i].entry, "fagen_forward") == 0 ? &plan.recipe.kernel[i] : k;
+	ck_assert_int_eq(c->ctas_wanted, rows[_i].shared ? 2 : 1);
+	ck_assert_int_eq(c->ctas_sm, c->ctas_wanted);
+	ck_assert_int_eq(k->grid, rows[_i].shared ? GRID_PERSISTENT_2 : GRID_PERSISTENT);
+	if (rows[_i].shared)
+		ck_assert_int_eq(c->regs, 80);
+	diag_free(&diag);
+}
+END_TEST
+
 START_TEST(maps_and_others_are_printed)
 {
 	struct spec spec = spec_plain(128, 128);
@@ -416,6 +448,7 @@ Suite *suite(void)
 	tcase_add_test(t, pair_recipe);
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);
 	tcase_add_test(t, what_none_can_do);
+	tcase_add_loop_test(t, two_ctas_share_an_sm, 0, 9);
 	tcase_add_loop_test(t, native_recipe, 0, 2 * sizeof queued / sizeof *queued);
 	tcase_add_test(t, maps_and_others_are_printed);
 	tcase_add_test(t, speculation);

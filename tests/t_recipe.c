@@ -368,7 +368,8 @@ START_TEST(grid_counts)
 		                                      2 * tiles_k * s.heads_kv * s.batch,
 		                                      tiles_q * tiles_k * heads,
 		                                      items < s.sms ? items : s.sms,
-		                                      tiles_k * s.heads_kv * s.batch < s.sms ? tiles_k * s.heads_kv * s.batch : s.sms};
+		                                      tiles_k * s.heads_kv * s.batch < s.sms ? tiles_k * s.heads_kv * s.batch : s.sms,
+		                                      tiles_q * heads < 2 * s.sms ? tiles_q * heads : 2 * s.sms};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
 		const struct recipe_piece p = {.tile = (int)rng_in(0, 200),
@@ -431,6 +432,8 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
 		k.grid = GRID_PERSISTENT;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room < s.sms ? 6 * room : s.sms);
+		k.grid = GRID_PERSISTENT_2;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room < 2 * s.sms ? 6 * room : 2 * s.sms);
 		k.grid = GRID_KEY_TILES;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room);
 		k.grid = GRID_PERSISTENT_KEYS;
@@ -468,6 +471,11 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
 	none.sms = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);
+	k.grid = GRID_PERSISTENT_2;
+	k.parts = 0;
+	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), 264);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 2, 1, INT32_MAX, 1)), -1);
 	k.grid = GRID_PERSISTENT_KEYS; /* likewise, by key tiles and their heads */
 	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 1, 1, INT32_MAX)), 132);

@@ -266,7 +266,17 @@ DEVICE void scores_done(Smem &smem, const Attended &at, unsigned visit)
 	}
 }
 
+// O of the visit at hand, when it is there: its values are free. LATER: products issued behind it, which are not waited for.
+template <int LATER = 0> DEVICE void values_done(float (&acc)[HEAD_DIM_V / 2], Smem &smem, const Attended &at)
+{
+	wgmma_wait_group<LATER>();
+	registers_pin(acc);
+	if (first_thread())
+		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+}
+
 // All visits but the first: S of the next one and O of this one are under way together, and the softmax of the next under O's.
+// Not TOGETHER: S follows O, whose P it takes the registers of.
 // SHORT: with the short score, not running.
 template <bool SHORT>
 DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N / 4], Rows &rows, Attended &at, Smem &smem,
@@ -276,16 +286,26 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 	while (!at.note.last) {
 		float s[TILE_N / 2], factor[2] = {1, 1};
 		const unsigned next = at.visit + 1;
-		mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
+		if constexpr (TOGETHER)
+			mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
+		else
+			value_wait(smem, at);
 		if constexpr (TAKE_TURNS)
 			barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
-		scores_issue(s, smem, at.group, next % STAGES);
-		value_wait(smem, at);
-		values_issue(acc, prob, smem, at.visit % STAGES);
+		if constexpr (TOGETHER) {
+			scores_issue(s, smem, at.group, next % STAGES);
+			value_wait(smem, at);
+			values_issue(acc, prob, smem, at.visit % STAGES);
+		} else {
+			values_issue(acc, prob, smem, at.visit % STAGES);
+			values_done(acc, smem, at);
+			mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
+			scores_issue(s, smem, at.group, next % STAGES);
+		}
 		if constexpr (TAKE_TURNS)
 			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
 		at.note = smem.notes.of[next % NOTES];
-		wgmma_wait_group<1>(); // S
+		wgmma_wait_group<TOGETHER ? 1 : 0>(); // S
 		registers_pin(s);
 		scores_done(smem, at, next);
 		scores_change<SHORT>(s, smem, staged, p, at, next);
@@ -296,10 +316,8 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		// Without turns O's products hide the softmax of their own group; with them, that of the others, and are long done.
 		if (!TAKE_TURNS)
 			known_here(rows.sum[0] + rows.sum[1]);
-		wgmma_wait_group<0>(); // O
-		registers_pin(acc);
-		if (first_thread())
-			mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+		if constexpr (TOGETHER)
+			values_done(acc, smem, at);
 		prob_pack(prob, s, smem, at, next);
 		if (running && __any_sync(~0u, rise)) {
 #pragma unroll
@@ -505,15 +523,15 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 		visits_attend<false>(acc, prob, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
 	value_wait(smem, at);
 	values_issue(acc, prob, smem, at.visit % STAGES);
-	some = first_scores_issue(s, smem, at.group, i + 1, at.visit + 1); // under the end of this item
+	if constexpr (TOGETHER)
+		some = first_scores_issue(s, smem, at.group, i + 1, at.visit + 1); // under the end of this item
 #pragma unroll
 	for (int r = 0; r < 2; r++)
 		rows.sum[r] = quad_sum(rows.sum[r]);
-	wgmma_wait_group<1>(); // O
-	registers_pin(acc);
-	if (first_thread())
-		mbarrier_arrive(smem.value_empty[at.visit % STAGES]);
+	values_done<TOGETHER ? 1 : 0>(acc, smem, at);
 	at.visit++;
+	if constexpr (!TOGETHER)
+		some = first_scores_issue(s, smem, at.group, i + 1, at.visit);
 	const bool again = speculative &&
 	                   barrier_red_or(BARRIER_GROUP + at.group, GROUP_THREADS, !rows_trusted(acc, rows, smem.item[at.seat], p));
 	if (!again)
@@ -571,7 +589,7 @@ template <class Notes> DEVICE void words_init(Notes &notes)
 		mbarrier_init(notes.words_full[i], HELPER_THREADS / 32);
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
+extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 	fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)
 {
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];

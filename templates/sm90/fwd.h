@@ -24,6 +24,9 @@ constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64;   // 64-column panels of a sh
 constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 constexpr int NOTES = 2 * STAGES;
 constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
+// S of a visit and O of the one before are under way together, where there are registers for both. CTAs that share an SM do without: what one
+// of them waits for hides behind the other.
+constexpr bool TOGETHER = CTAS_SM == 1;
 constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS, INPUTS = VISIT_INPUTS || ITEM_INPUTS;
 constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
@@ -31,10 +34,11 @@ constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of whic
 constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0;
 // Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles and staging inputs take many.
 constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS || DROPOUT;
-constexpr int LOAD_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
-constexpr int COMPUTE_REGISTERS = WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
+constexpr int LOAD_REGISTERS = CTAS_SM == 2 ? 32 : WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
+constexpr int COMPUTE_REGISTERS = CTAS_SM == 2 ? 104 : WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
-static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1) * (65536 / THREADS / 8 * 8), "registers of a CTA");
+static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1) * (65536 / CTAS_SM / THREADS / 8 * 8), "registers of a CTA");
+static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1), "half of an SM's registers are enough for this");
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
