@@ -108,8 +108,9 @@ int maps_encode(struct fagen_abi_maps *, const struct recipe *, const struct fag
 
 /* ---- runtime_core.c: what libfagen and libfagen_rt open and close alike ---- */
 
-int runtime_begin(fagen_runtime *); /* of zeros. -1: out of memory, and nothing to end */
-void runtime_end(fagen_runtime *);  /* all but what is of libfagen alone */
+/* Takes what the caller configured, which may be NULL, and makes a runtime of what both have. */
+int MUST_USE runtime_begin(fagen_runtime **, fagen_config *, const fagen_config *given, struct fault *);
+void runtime_end(fagen_runtime *); /* all but what is of libfagen alone */
 
 /* ---- load.c: kernels that are made, by whoever made them ---- */
 

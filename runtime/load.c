@@ -166,13 +166,13 @@ static void registry_remove(fagen_runtime *rt, struct fagen_kernel *k)
 		}
 }
 
-/* Waits while the kernel found is being made by another thread; a maker that failed has removed it, so looks again. */
 static bool problem_equal(const struct problem *a, const struct problem *b)
 {
 	return a->batch == b->batch && a->heads_q == b->heads_q && a->heads_kv == b->heads_kv &&
 	       a->seqlen_q == b->seqlen_q && a->seqlen_k == b->seqlen_k && a->align == b->align;
 }
 
+/* Waits while the kernel found is being made by another thread; a maker that failed has removed it, so looks again. */
 static struct fagen_kernel *registry_find(fagen_runtime *rt, const struct fagen_kernel *like, bool by_identity)
 {
 again:

@@ -28,57 +28,46 @@ static void runtime_free(fagen_runtime *rt)
 	free(rt);
 }
 
+/* What is of libfagen alone. A fault leaves parts, which runtime_free takes. */
+static int compiling_begin(fagen_runtime *rt, const fagen_config *config, struct fault *f)
+{
+	const char *templates = config->templates_dir;
+	if (!templates && !config->ignore_env)
+		templates = getenv("FAGEN_TEMPLATES");
+	if (templates && !*templates)
+		templates = NULL;
+	const struct store_config store = {.dir = config->cache_dir, .ignore_env = config->ignore_env != 0};
+	if (!copy_string(&rt->templates_dir, templates) || !(rt->store = store_open(&store)) ||
+	    !(rt->compiler = compiler_open(config->nvrtc_path, config->ignore_env != 0)))
+		return fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
+	if (device_list_load(&rt->rows, config->ignore_env ? NULL : getenv("FAGEN_DEVICES"), f->diag))
+		return fault_fail(f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES",
+		                  "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
+	if (config->wisdom_path && *config->wisdom_path) {
+		if (wisdom_load(&rt->wisdom, config->wisdom_path, f->diag))
+			return fault_fail(f, FAGEN_ERROR_INVALID, "wisdom_path",
+			                  "config.wisdom_path must name a file of measured tiles, as `fagen tune` writes it.");
+		rt->has_wisdom = true;
+	}
+	return 0;
+}
+
 int fagen_open(fagen_runtime **out, const fagen_config *given, fagen_error *error)
 {
 	struct diag diag = {0};
 	struct fault f = {.diag = &diag};
-	fagen_config config = {0};
+	fagen_config config;
+	fagen_runtime *rt;
 	fault_clear(error);
-	if (given && struct_take(&config, sizeof config, given)) {
-		fault_fail(
-			&f, FAGEN_ERROR_INVALID, "struct_size",
-			"config.struct_size is not set: it says which version of struct fagen_config the caller has.");
+	if (runtime_begin(&rt, &config, given, &f))
 		return fault_report(error, &f);
-	}
-	fagen_runtime *rt = calloc(1, sizeof *rt);
-	if (!rt)
-		goto no_memory;
-	if (runtime_begin(rt)) {
-		free(rt);
-		goto no_memory;
-	}
-	const char *templates = config.templates_dir;
-	if (!templates && !config.ignore_env)
-		templates = getenv("FAGEN_TEMPLATES");
-	if (templates && !*templates)
-		templates = NULL;
-	const struct store_config store = {.dir = config.cache_dir, .ignore_env = config.ignore_env != 0};
-	if (!copy_string(&rt->templates_dir, templates) || !(rt->store = store_open(&store)) ||
-	    !(rt->compiler = compiler_open(config.nvrtc_path, config.ignore_env != 0))) {
+	if (compiling_begin(rt, &config, &f)) {
 		runtime_free(rt);
-		goto no_memory;
-	}
-	if (device_list_load(&rt->rows, config.ignore_env ? NULL : getenv("FAGEN_DEVICES"), &diag)) {
-		runtime_free(rt);
-		fault_fail(&f, FAGEN_ERROR_INVALID, "FAGEN_DEVICES",
-		           "FAGEN_DEVICES must name a file of device rows, as `fagen calibrate` writes it.");
 		return fault_report(error, &f);
-	}
-	if (config.wisdom_path && *config.wisdom_path) {
-		if (wisdom_load(&rt->wisdom, config.wisdom_path, &diag)) {
-			runtime_free(rt);
-			fault_fail(&f, FAGEN_ERROR_INVALID, "wisdom_path",
-			           "config.wisdom_path must name a file of measured tiles, as `fagen tune` writes it.");
-			return fault_report(error, &f);
-		}
-		rt->has_wisdom = true;
 	}
 	diag_free(&diag);
 	*out = rt;
 	return FAGEN_OK;
-no_memory:
-	fault_fail(&f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
-	return fault_report(error, &f);
 }
 
 void fagen_close(fagen_runtime *rt)

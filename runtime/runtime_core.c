@@ -5,7 +5,7 @@
 
 const char *fagen_version(void) { return FAGEN_VERSION; }
 
-int runtime_begin(fagen_runtime *rt)
+static int parts_begin(fagen_runtime *rt)
 {
 	if (!(rt->driver = driver_open()))
 		return -1;
@@ -18,6 +18,22 @@ int runtime_begin(fagen_runtime *rt)
 		driver_close(rt->driver);
 		return -1;
 	}
+	return 0;
+}
+
+int runtime_begin(fagen_runtime **out, fagen_config *config, const fagen_config *given, struct fault *f)
+{
+	*config = (fagen_config){0};
+	if (given && struct_take(config, sizeof *config, given))
+		return fault_fail(
+			f, FAGEN_ERROR_INVALID, "struct_size",
+			"config.struct_size is not set: it says which version of struct fagen_config the caller has.");
+	fagen_runtime *rt = calloc(1, sizeof *rt);
+	if (!rt || parts_begin(rt)) {
+		free(rt);
+		return fault_fail(f, FAGEN_ERROR_MEMORY, NULL, "Out of memory.");
+	}
+	*out = rt;
 	return 0;
 }
 
