@@ -13,8 +13,8 @@
 /* Every variable that fagen reads. */
 static const char *const variables[] = {
 	"FAGEN_CACHE_DIR", "FAGEN_CACHE_MAX_SIZE", "FAGEN_LOCK_TIMEOUT", "FAGEN_NVRTC",
-	"FAGEN_TEMPLATES", "FAGEN_DEVICES",        "XDG_CACHE_HOME",     "CUDA_HOME",
-	"CUDA_PATH",       "NV_NVVM_VERSION",      "NVRTC_APPEND_FLAGS",
+	"FAGEN_NVRTC_OPTIONS", "FAGEN_TEMPLATES",  "FAGEN_DEVICES",      "XDG_CACHE_HOME",
+	"CUDA_HOME",       "CUDA_PATH",            "NV_NVVM_VERSION",    "NVRTC_APPEND_FLAGS",
 };
 enum { VARIABLE_COUNT = sizeof variables / sizeof *variables, GPUS_MAX = 64 };
 

@@ -82,13 +82,14 @@ static struct build *builds_make(int *count, const struct request *request, int 
 
 /* ---- one kernel ---- */
 
-static void about_print(struct text *out, const struct build *b, const struct options *opt, const char *compiler)
+static void about_print(struct text *out, const struct build *b, const struct options *opt, const char *described,
+                        const struct compiler *compiler)
 {
 	struct nvrtc_options options;
 	struct text problem = {0};
 	problem_print(&problem, &b->plan.problem);
-	nvrtc_options_make(&options, b->target);
-	text_addf(out, "fagen: %s\ncompiler: %s\noptions:", FAGEN_VERSION, compiler);
+	nvrtc_options_make(&options, compiler, b->target);
+	text_addf(out, "fagen: %s\ncompiler: %s\noptions:", FAGEN_VERSION, described);
 	for (int i = 0; i < options.count; i++)
 		text_addf(out, " %s", options.option[i]);
 	text_addf(out, "\nplanned for: %s on %s\nlicence: %s\n", text_str(&problem), b->plan.device->name,
@@ -117,7 +118,7 @@ static uint8_t *entry_make(size_t *len, struct build *b, fagen_runtime *rt)
 }
 
 static int item_make(struct pack_item *item, struct text *about, struct build *b, const struct spec_text *spec,
-                     const struct options *opt, const char *compiler, fagen_runtime *rt)
+                     const struct options *opt, const char *described, fagen_runtime *rt)
 {
 	const struct candidate *c = &b->plan.candidate[b->plan.chosen];
 	size_t len;
@@ -126,7 +127,7 @@ static int item_make(struct pack_item *item, struct text *about, struct build *b
 	const uint8_t *entry = entry_make(&len, b, rt);
 	if (!entry)
 		return -1;
-	about_print(about, b, opt, compiler);
+	about_print(about, b, opt, described, runtime_compiler(rt));
 	*item = (struct pack_item){
 		.name = b->input->spec.name,
 		.target = b->target->name,

@@ -82,7 +82,7 @@ static int key_complete(struct store_key *key, struct recorder recorder, struct 
 	}
 	record_string(&recorder, KEY_PROGRAM, NVRTC_PROGRAM_NAME);
 	struct nvrtc_options options;
-	nvrtc_options_make(&options, target);
+	nvrtc_options_make(&options, compiler, target);
 	for (int i = 0; i < options.count; i++)
 		record_string(&recorder, KEY_OPTION, options.option[i]);
 	record_string(&recorder, KEY_TARGET, target->name);

@@ -37,11 +37,14 @@ struct nvrtc_calls {
 static const char *const quiet[] = {"--no-cache", "-modify-stack-limit=false"};
 enum { QUIET_COUNT = sizeof quiet / sizeof *quiet };
 
-enum { COMPILE_STACK = 8 << 20, OLDEST_MAJOR = 12 };
+enum { COMPILE_STACK = 8 << 20, OLDEST_MAJOR = 12, NVRTC_MORE_MAX = NVRTC_OPTIONS_MAX - 4 };
 
 struct compiler {
 	char *asked;
 	bool ignore_env;
+	char *more_text; /* of $FAGEN_NVRTC_OPTIONS: the words of `more` */
+	const char *more[NVRTC_MORE_MAX];
+	int more_count;
 	pthread_mutex_t mutex; /* of everything below */
 	bool searched;
 	struct nvrtc_place place;
@@ -52,15 +55,33 @@ struct compiler {
 	struct nvrtc_calls calls;
 };
 
+/* The last takes all that is left, if there are too many: NVRTC then refuses it. */
+static void more_split(struct compiler *compiler)
+{
+	char *rest = compiler->more_text + strspn(compiler->more_text, " \t");
+	while (*rest && compiler->more_count < NVRTC_MORE_MAX) {
+		compiler->more[compiler->more_count++] = rest;
+		rest += strcspn(rest, " \t");
+		const size_t blanks = strspn(rest, " \t");
+		if (compiler->more_count < NVRTC_MORE_MAX || !rest[blanks])
+			*rest = '\0';
+		rest += blanks;
+	}
+}
+
 struct compiler *compiler_open(const char *path, bool ignore_env)
 {
 	struct compiler *compiler = calloc(1, sizeof *compiler);
 	if (!compiler)
 		return NULL;
-	if (path && !(compiler->asked = strdup(path))) {
+	const char *more = ignore_env ? NULL : secure_getenv("FAGEN_NVRTC_OPTIONS");
+	if ((path && !(compiler->asked = strdup(path))) || (more && !(compiler->more_text = strdup(more)))) {
+		free(compiler->asked);
 		free(compiler);
 		return NULL;
 	}
+	if (more)
+		more_split(compiler);
 	compiler->ignore_env = ignore_env;
 	pthread_mutex_init(&compiler->mutex, NULL);
 	return compiler;
@@ -74,6 +95,7 @@ void compiler_close(struct compiler *compiler)
 	text_free(&compiler->place.tried);
 	text_free(&compiler->identity);
 	free(compiler->asked);
+	free(compiler->more_text);
 	free(compiler);
 }
 
@@ -242,7 +264,13 @@ int compiler_version(int *major, int *minor, struct compiler *compiler, struct d
 
 /* ---- compiling ---- */
 
-void nvrtc_options_make(struct nvrtc_options *options, const struct target *target)
+static void more_add(struct nvrtc_options *options, const struct compiler *compiler)
+{
+	for (int i = 0; i < compiler->more_count; i++)
+		options->option[options->count++] = compiler->more[i];
+}
+
+void nvrtc_options_make(struct nvrtc_options *options, const struct compiler *compiler, const struct target *target)
 {
 	*options = (struct nvrtc_options){0};
 	snprintf(options->arch, sizeof options->arch, "--gpu-architecture=%s", target->name);
@@ -250,6 +278,7 @@ void nvrtc_options_make(struct nvrtc_options *options, const struct target *targ
 	options->option[options->count++] = "--std=c++17";
 	options->option[options->count++] = "--ptxas-options=-v";
 	options->option[options->count++] = "--ptxas-options=--warn-on-spills";
+	more_add(options, compiler);
 }
 
 struct job { /* one compilation, handed to a thread of its own */
@@ -364,6 +393,9 @@ static int explain(const struct job *job, const struct target *target, struct di
 		return diag_fail(
 			diag, "NVRTC %d.%d (%s) did not find libnvrtc-builtins.so.%d.%d, which must lie beside it.\n%s",
 			compiler->major, compiler->minor, path, compiler->major, compiler->minor, log);
+	if (job->result == NVRTC_INVALID_OPTION && compiler->more_count)
+		return diag_fail(diag, "NVRTC %d.%d (%s) refused an option for %s, perhaps of FAGEN_NVRTC_OPTIONS:\n%s", compiler->major,
+		                 compiler->minor, path, target->name, log);
 	if (job->result == NVRTC_INVALID_OPTION && compiler->calls.archs &&
 	    compiler->calls.arch_count(&count) == NVRTC_OK && count > 0 && count < 256) {
 		int list[256];
@@ -404,7 +436,7 @@ int compiler_run(struct cubin *cubin, struct compiler *compiler, const struct te
                  struct diag *diag)
 {
 	struct job job = {.compiler = compiler, .source = text_str(source)};
-	nvrtc_options_make(&job.options, target);
+	nvrtc_options_make(&job.options, compiler, target);
 	if (run_job(&job, target, diag) != 0) {
 		*cubin = (struct cubin){.nvrtc_result = job.result};
 		return -1;
@@ -422,6 +454,7 @@ int compiler_ptx(struct text *out, struct compiler *compiler, const struct text 
 	         target->name + strlen("sm_"));
 	job.options.option[job.options.count++] = job.options.arch;
 	job.options.option[job.options.count++] = "--std=c++17";
+	more_add(&job.options, compiler);
 	if (run_job(&job, target, diag) != 0)
 		return -1;
 	text_add(out, job.code, strnlen(job.code, job.code_len)); /* NVRTC counts the NUL */

@@ -4,7 +4,7 @@
 
 #include "runtime/runtime.h"
 
-enum { NVRTC_BUILTINS_MAX = 4, NVRTC_PATH_MAX = 4096, NVRTC_OPTIONS_MAX = 8 };
+enum { NVRTC_BUILTINS_MAX = 4, NVRTC_PATH_MAX = 4096, NVRTC_OPTIONS_MAX = 32 };
 
 #define NVRTC_PROGRAM_NAME "fagen.cu" /* fixed: it enters the names of internal symbols, and so the cubin */
 
@@ -40,6 +40,7 @@ struct nvrtc_options {
 	const char *option[NVRTC_OPTIONS_MAX];
 	char arch[48];
 };
-void nvrtc_options_make(struct nvrtc_options *, const struct target *);
+/* Ours, then those of $FAGEN_NVRTC_OPTIONS, which belong to the compiler. */
+void nvrtc_options_make(struct nvrtc_options *, const struct compiler *, const struct target *);
 
 #endif

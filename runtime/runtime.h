@@ -26,7 +26,8 @@ struct cubin { /* machine code and what is needed to launch it; owns its bytes *
 void cubin_free(struct cubin *); /* cubin_meta.c */
 
 struct compiler;
-/* path NULL: search ($FAGEN_NVRTC, already mapped, CUDA_HOME, CUDA_PATH, loader path; the folder a build fetched). */
+/* path NULL: search ($FAGEN_NVRTC, already mapped, CUDA_HOME, CUDA_PATH, loader path; the folder a build fetched).
+ * Options of $FAGEN_NVRTC_OPTIONS are taken now. */
 struct compiler *compiler_open(const char *path, bool ignore_env); /* loads nothing yet */
 void compiler_close(struct compiler *);
 /* Identity without loading: ELF build ids of libnvrtc and its builtins. -1: there is none, with every path tried. */

@@ -38,6 +38,7 @@ static void setup(void)
 	dir_setup();
 	unsetenv("NV_NVVM_VERSION");
 	unsetenv("NVRTC_APPEND_FLAGS");
+	unsetenv("FAGEN_NVRTC_OPTIONS");
 }
 
 static struct compiler *real_compiler(void)
@@ -596,6 +597,14 @@ START_TEST(key_covers_what_decides_the_code)
 	setenv("NVRTC_APPEND_FLAGS", "-G", 1);
 	key[count++] = key_for("a", "sm_80", fake_path);
 	unsetenv("NVRTC_APPEND_FLAGS");
+	setenv("FAGEN_NVRTC_OPTIONS", "--ptxas-options=-O1", 1);
+	key[count++] = key_for("a", "sm_80", fake_path);
+	setenv("FAGEN_NVRTC_OPTIONS", "--ptxas-options=-O1 -G", 1);
+	key[count++] = key_for("a", "sm_80", fake_path);
+	setenv("FAGEN_NVRTC_OPTIONS", " ", 1); /* none */
+	const struct store_key none = key_for("a", "sm_80", fake_path);
+	ck_assert_int_eq(memcmp(&none, &key[0], sizeof none), 0);
+	unsetenv("FAGEN_NVRTC_OPTIONS");
 	for (int i = 0; i < count; i++)
 		for (int j = 0; j < i; j++)
 			ck_assert_msg(memcmp(&key[i], &key[j], sizeof key[i]) != 0, "keys %d and %d are equal", i, j);
@@ -748,6 +757,41 @@ START_TEST(options_an_old_one_does_not_know)
 }
 END_TEST
 
+START_TEST(options_of_the_variable)
+{
+	static const struct {
+		const char *variable;
+		bool ignore_env;
+		const char *end; /* of what NVRTC is told before what leaves the code alone */
+	} rows[] = {
+		{"  --ptxas-options=-O1\t-lineinfo ", false, "--warn-on-spills --ptxas-options=-O1 -lineinfo --no-cache"},
+		{"--ptxas-options=-O1", true, "--warn-on-spills --no-cache"},
+		{"", false, "--warn-on-spills --no-cache"},
+		{"1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 ", false, " 27 28 --no-cache"},
+		{"1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32 33 34", false, " 33 34 --no-cache"},
+	};
+	char log[256], last[512];
+	struct text source = source_of(kernel_source);
+	snprintf(log, sizeof log, "%s/log", test_dir);
+	setenv("FAKE_NVRTC_LOG", log, 1);
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct diag diag = {0};
+		struct cubin cubin = {0};
+		setenv("FAGEN_NVRTC_OPTIONS", rows[i].variable, 1);
+		struct compiler *compiler = compiler_open(fake_path, rows[i].ignore_env);
+		ck_assert_int_eq(compiler_run(&cubin, compiler, &source, target_find("sm_80"), &diag), 0);
+		ck_assert_int_eq(lines_of(log, last, sizeof last), (int)i + 1);
+		ck_assert_msg(strstr(last, rows[i].end) != NULL, "'%s' is not in %s", rows[i].end, last);
+		cubin_free(&cubin);
+		compiler_close(compiler);
+	}
+	setenv("FAGEN_NVRTC_OPTIONS", "--no-such", 1);
+	setenv("FAKE_NVRTC_REFUSES", "--no-such", 1);
+	check_says(complaint(fake_path, "sm_80"), fake_path, "refused an option", "FAGEN_NVRTC_OPTIONS");
+	text_free(&source);
+}
+END_TEST
+
 static void check_found(const char *want)
 {
 	struct compiler *compiler = compiler_open(NULL, false);
@@ -840,6 +884,7 @@ Suite *suite(void)
 	tcase_add_test(c, too_old);
 	tcase_add_test(c, other_failures);
 	tcase_add_test(c, options_an_old_one_does_not_know);
+	tcase_add_test(c, options_of_the_variable);
 	tcase_add_test(c, search_order);
 	tcase_add_test(c, log_of_ptxas);
 	suite_add_tcase(s, c);
