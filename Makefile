@@ -14,7 +14,7 @@ SANFLAGS := $(if $(TSAN),-fsanitize=thread,-fsanitize=address$(comma)undefined -
 OPT     := $(if $(SAN)$(TSAN),-O1 -g -fno-omit-frame-pointer $(SANFLAGS),-O2 -g)
 CFLAGS  += $(STD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -MMD -MP
 LDFLAGS += $(if $(SAN)$(TSAN),$(SANFLAGS))
-LIBS    := -lyaml -lmd -ldl -lpthread -lm
+LIBS    := -lyaml -lnettle -ldl -lpthread -lm
 VERSION := $(shell sed -n 's/^.define FAGEN_VERSION "\(.*\)"/\1/p' gen/gen.h)
 
 TEMPLATES := $(shell find templates -type f \( -name '*.h' -o -name '*.cu' \) | sort)
@@ -37,7 +37,7 @@ MAKEFLAGS += $(if $(filter 0,$(MAKELEVEL)),-j$(JOBS))
 
 all: $(B)/fagen $(B)/libfagen.so $(B)/libfagen_rt.so ## build the command and the libraries
 
-setup: build/setup ## install or name what is missing: libyaml, libmd, Check, NVRTC
+setup: build/setup ## install or name what is missing: libyaml, libnettle, Check, NVRTC
 build/setup: tools/setup
 	@sh tools/setup
 	@mkdir -p build && touch $@
@@ -71,7 +71,7 @@ EXPORTS   := -Wl,--version-script=runtime/exports.map
 $(B)/libfagen.so: $(call obj,gen) $(call obj,cache) $(RUNTIME) | runtime/exports.map
 	$(CC) $(LDFLAGS) -shared $(EXPORTS) -Wl,-soname,libfagen.so.0 -o $@ $^ $(LIBS)
 $(B)/libfagen_rt.so: $(RT) | runtime/exports.map
-	$(CC) $(LDFLAGS) -shared $(EXPORTS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,libfagen_rt.so.0 -o $@ $^ -lmd -ldl -lpthread
+	$(CC) $(LDFLAGS) -shared $(EXPORTS) $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -Wl,-soname,libfagen_rt.so.0 -o $@ $^ -lnettle -ldl -lpthread
 
 $(B)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -200,7 +200,7 @@ build/fuzz/fuzz_pack: FUZZ_GEN := $(addprefix gen/,arch.c diag.c line.c recipe.c
 	$(addprefix cache/,entry.c key.c pack_read.c pack_write.c) runtime/cubin_meta.c
 build/fuzz/fuzz_pack: tests/fuzz_pack.c tests/fuzz_main.c tests/fuzz.h $(wildcard cache/*.[ch] runtime/cubin_meta.[ch])
 	@mkdir -p $(@D)
-	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ tests/fuzz_pack.c tests/fuzz_main.c $(FUZZ_GEN) -lmd
+	$(CC) $(STD) $(WARN) -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -o $@ tests/fuzz_pack.c tests/fuzz_main.c $(FUZZ_GEN) -lnettle
 $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
@@ -255,9 +255,9 @@ build/python/env: python/pyproject.toml
 bench-e2e: ## steps of whole models with fagen, SDPA and eager attention on this GPU: make bench-e2e BENCH=--write
 	@$(PYTHON) bench/e2e.py $(BENCH)
 
-# What is carried to a GPU machine, which has neither libyaml nor libmd nor Check: they are linked in.
+# What is carried to a GPU machine, which has neither libyaml nor libnettle nor Check: they are linked in.
 CARRY      := build/carry
-CARRY_LIBS := -l:libyaml.a -l:libmd.a -ldl -lpthread -lm
+CARRY_LIBS := -l:libyaml.a -l:libnettle.a -ldl -lpthread -lm
 .PHONY: carry check-gpu gpu-record mutate
 carry: $(CARRY)/fagen $(CARRY)/check_gpu $(CARRY)/libfagen.so $(CARRY)/pack ## build what a GPU machine runs, in build/carry
 $(CARRY)/fagen: $(call obj,cli) $(B)/libcheck.a $(ARCHIVES)
@@ -271,7 +271,7 @@ $(CARRY)/libfagen.so: $(call obj,gen) $(call obj,cache) $(RUNTIME)
 	$(CC) $(LDFLAGS) -shared $(EXPORTS) -Wl,-soname,libfagen.so.0 -o $@ $^ $(CARRY_LIBS)
 $(CARRY)/pack: examples/pack.c $(B)/examples/kernels.o $(RT)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -l:libmd.a -ldl -lpthread
+	$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -l:libnettle.a -ldl -lpthread
 $(B)/check_gpu: $(call obj,tests/gpu) $(B)/libcheck.a $(ARCHIVES)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
 

@@ -7,11 +7,11 @@
  *
  * Little endian. The digest guards against damage, the key against a file under a wrong name; neither guards against
  * an attacker, which is why owner and mode are checked as well. */
+#include "cache/digest.h"
 #include "cache/inside.h"
 #include "cache/le.h"
 
 #include <errno.h>
-#include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,11 +20,11 @@ enum { FORMAT = 1, KEY_AT = 64, DIGEST_AT = 96, CUBIN_ALIGN = 64 };
 
 static void digest_of(uint8_t digest[32], const uint8_t *bytes, size_t len)
 {
-	SHA2_CTX hash;
-	SHA256Init(&hash);
-	SHA256Update(&hash, bytes, DIGEST_AT);
-	SHA256Update(&hash, bytes + ENTRY_HEADER_SIZE, len - ENTRY_HEADER_SIZE);
-	SHA256Final(digest, &hash);
+	struct sha256_ctx hash;
+	sha256_init(&hash);
+	sha256_update(&hash, DIGEST_AT, bytes);
+	sha256_update(&hash, len - ENTRY_HEADER_SIZE, bytes + ENTRY_HEADER_SIZE);
+	digest_end(digest, &hash);
 }
 
 void store_entry_free(struct store_entry *entry)

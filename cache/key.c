@@ -1,13 +1,13 @@
 /* key: SHA-256 over a domain string and tagged, length-prefixed records, so that no two record lists spell the same
  * bytes. Numbers are little endian on every machine. */
+#include "cache/digest.h"
 #include "cache/le.h"
 #include "cache/store.h"
 
-#include <sha2.h>
 #include <stdlib.h>
 
 struct key_builder {
-	SHA2_CTX hash;
+	struct sha256_ctx hash;
 };
 
 static const char domain[] = "fagen-kernel-key"; /* hashed with its NUL */
@@ -17,8 +17,8 @@ struct key_builder *key_begin(void)
 	struct key_builder *builder = malloc(sizeof *builder);
 	if (!builder)
 		abort(); /* a few hundred bytes; a key that lacks records would be worse than no process */
-	SHA256Init(&builder->hash);
-	SHA256Update(&builder->hash, (const uint8_t *)domain, sizeof domain);
+	sha256_init(&builder->hash);
+	sha256_update(&builder->hash, sizeof domain, (const uint8_t *)domain);
 	return builder;
 }
 
@@ -27,9 +27,9 @@ void key_record(struct key_builder *builder, uint32_t tag, const void *bytes, si
 	uint8_t prefix[12];
 	put_le(prefix, tag, 4);
 	put_le(prefix + 4, len, 8);
-	SHA256Update(&builder->hash, prefix, sizeof prefix);
+	sha256_update(&builder->hash, sizeof prefix, prefix);
 	if (len)
-		SHA256Update(&builder->hash, bytes, len);
+		sha256_update(&builder->hash, len, bytes);
 }
 
 struct key_builder *key_copy(const struct key_builder *from)
@@ -41,7 +41,7 @@ struct key_builder *key_copy(const struct key_builder *from)
 
 void key_finish(struct store_key *key, struct key_builder *builder)
 {
-	SHA256Final(key->bytes, &builder->hash);
+	digest_end(key->bytes, &builder->hash);
 	free(builder);
 }
 

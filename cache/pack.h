@@ -1,4 +1,4 @@
-/* pack: many kernels in one immutable file, found by name, target and pass. libc and libmd only.
+/* pack: many kernels in one immutable file, found by name, target and pass. libc and libnettle only.
  *
  *   0    magic "FGPACK1\0"       8   byte order 0x0a0b0c0d u32    12  format u32         16  file size u64
  *   24   header size u32         28  record size u32              32  records u32        36  launch ABI u32

@@ -1,8 +1,8 @@
 /* pack_read: packs from outside. Whatever the bytes, nothing outside them is read: every offset is checked when the pack is
  * opened, so that the rest need not. */
+#include "cache/digest.h"
 #include "cache/pack_layout.h"
 
-#include <sha2.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -83,11 +83,11 @@ static int header_check(struct pack *p, unsigned abi, const char *version, char 
 
 static void header_digest(uint8_t digest[32], const struct pack *p, size_t index_end)
 {
-	SHA2_CTX hash;
-	SHA256Init(&hash);
-	SHA256Update(&hash, p->bytes, DIGEST_AT);
-	SHA256Update(&hash, p->bytes + DIGEST_AT + 32, index_end - DIGEST_AT - 32);
-	SHA256Final(digest, &hash);
+	struct sha256_ctx hash;
+	sha256_init(&hash);
+	sha256_update(&hash, DIGEST_AT, p->bytes);
+	sha256_update(&hash, index_end - DIGEST_AT - 32, p->bytes + DIGEST_AT + 32);
+	digest_end(digest, &hash);
 }
 
 /* [at, at + len) lies between `from` and the end, counted from `base`. */
@@ -172,11 +172,11 @@ bool pack_entry(struct entry_view *view, const struct pack *p, int i)
 
 bool pack_texts_good(const struct pack *p)
 {
-	SHA2_CTX hash;
+	struct sha256_ctx hash;
 	uint8_t digest[32];
-	SHA256Init(&hash);
-	SHA256Update(&hash, p->bytes + get_le(p->bytes + TEXTS_AT, 8), (size_t)get_le(p->bytes + TEXTS_LEN_AT, 8));
-	SHA256Final(digest, &hash);
+	sha256_init(&hash);
+	sha256_update(&hash, (size_t)get_le(p->bytes + TEXTS_LEN_AT, 8), p->bytes + get_le(p->bytes + TEXTS_AT, 8));
+	digest_end(digest, &hash);
 	return !memcmp(digest, p->bytes + TEXTS_DIGEST_AT, sizeof digest);
 }
 

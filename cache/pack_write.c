@@ -1,8 +1,8 @@
 /* pack_write: items to the bytes of a pack. Equal items give equal bytes, in whatever order they come: they are sorted, equal
  * strings, texts and entries are stored once, and what is not written is zero. */
+#include "cache/digest.h"
 #include "cache/pack_layout.h"
 
-#include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,13 +116,13 @@ static void record_add(struct parts *p, const struct pack_item *item)
 
 static void sha256(uint8_t digest[32], const void *a, size_t a_len, const void *b, size_t b_len)
 {
-	SHA2_CTX hash;
-	SHA256Init(&hash);
+	struct sha256_ctx hash;
+	sha256_init(&hash);
 	if (a_len)
-		SHA256Update(&hash, a, a_len);
+		sha256_update(&hash, a_len, a);
 	if (b_len)
-		SHA256Update(&hash, b, b_len);
-	SHA256Final(digest, &hash);
+		sha256_update(&hash, b_len, b);
+	digest_end(digest, &hash);
 }
 
 /* Header, records, strings, texts, entries; offsets of entries become those in the file. */

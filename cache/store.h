@@ -1,4 +1,4 @@
-/* store: verified kernels on disk, one file each. libc and libmd only.
+/* store: verified kernels on disk, one file each. libc and libnettle only.
  *
  * A store never fails a launch: whatever goes wrong (no home, read-only, full, damaged, foreign) is a miss on read and
  * "not kept" on write, noted once in store_note. Every byte read is verified before it is returned. Entries are

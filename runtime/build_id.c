@@ -1,10 +1,10 @@
 /* build_id: what a shared library is, read from the file. Two builds of one version differ in it, copies do not. */
+#include "cache/digest.h"
 #include "runtime/nvrtc.h"
 
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <sha2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -81,18 +81,18 @@ static int hash_file(struct text *text, int fd)
 	uint8_t digest[32], *chunk = malloc(CHUNK);
 	if (!chunk)
 		return -1;
-	SHA2_CTX hash;
-	SHA256Init(&hash);
+	struct sha256_ctx hash;
+	sha256_init(&hash);
 	ssize_t got;
 	for (off_t at = 0; (got = pread(fd, chunk, CHUNK, at)) != 0;) {
 		if (got < 0 && errno == EINTR)
 			continue;
 		if (got < 0)
 			break;
-		SHA256Update(&hash, chunk, (size_t)got);
+		sha256_update(&hash, (size_t)got, chunk);
 		at += got;
 	}
-	SHA256Final(digest, &hash);
+	digest_end(digest, &hash);
 	free(chunk);
 	if (got < 0)
 		return -1;

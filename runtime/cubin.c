@@ -1,8 +1,8 @@
 /* cubin: from source to machine code through the store, which keeps the text of cubin_meta.c beside the code. */
+#include "cache/digest.h"
 #include "runtime/cubin_meta.h"
 #include "runtime/nvrtc.h"
 
-#include <sha2.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,11 +31,11 @@ struct recorder {
 
 static void explain_record(struct text *explain, enum key_tag tag, const char *bytes, size_t len)
 {
-	SHA2_CTX hash;
+	struct sha256_ctx hash;
 	uint8_t digest[32];
-	SHA256Init(&hash);
-	SHA256Update(&hash, (const uint8_t *)bytes, len);
-	SHA256Final(digest, &hash);
+	sha256_init(&hash);
+	sha256_update(&hash, len, (const uint8_t *)bytes);
+	digest_end(digest, &hash);
 	text_addf(explain, "%-12s %8zu bytes  ", key_tag_names[tag], len);
 	for (int i = 0; i < DIGEST_SHOWN; i++)
 		text_addf(explain, "%02x", digest[i]);

@@ -3,9 +3,9 @@
  * what was read is read the same. */
 #include "tests/fuzz.h"
 
-#include <sha2.h>
 #include <string.h>
 
+#include "cache/digest.h"
 #include "cache/pack.h"
 #include "runtime/cubin_meta.h"
 
@@ -32,11 +32,11 @@ static void put(uint8_t *at, uint64_t value, int bytes)
 
 static void digest(uint8_t *to, const uint8_t *a, size_t a_len, const uint8_t *b, size_t b_len)
 {
-	SHA2_CTX hash;
-	SHA256Init(&hash);
-	SHA256Update(&hash, a, a_len);
-	SHA256Update(&hash, b, b_len);
-	SHA256Final(to, &hash);
+	struct sha256_ctx hash;
+	sha256_init(&hash);
+	sha256_update(&hash, a_len, a);
+	sha256_update(&hash, b_len, b);
+	digest_end(to, &hash);
 }
 
 /* From the inside out, as far as the offsets allow. */
