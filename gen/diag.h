@@ -7,6 +7,8 @@
 #define FAGEN_GEN_DIAG_H
 
 #include <stdbool.h>
+#include <stddef.h>
+#include <string.h>
 
 #include "gen/text.h"
 
@@ -27,6 +29,8 @@ struct diag {
 	struct { size_t at; struct place place; } shown[DIAG_SHOWN_MAX]; /* where each error begins in `text` */
 };
 
+/* Empty as {0} is, but for what nobody reads before there are errors: for calls that take a fraction of a microsecond. */
+static inline void diag_begin(struct diag *d) { memset(d, 0, offsetof(struct diag, shown)); }
 /* Appends "file:line:column: error: message", the source line and a caret below the column. Returns -1. */
 int diag_at(struct diag *, struct place, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The same with `line` and a caret below its byte `offset` in place of the source line. */

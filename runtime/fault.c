@@ -98,8 +98,9 @@ int struct_take(void *to, size_t size, const void *from)
 	memcpy(&given, from, sizeof given);
 	if (given < sizeof given)
 		return -1;
-	memset(to, 0, size);
-	memcpy(to, from, given < size ? given : size);
+	const size_t n = given < size ? given : size;
+	memcpy(to, from, n);
+	memset((char *)to + n, 0, size - n);
 	return 0;
 }
 

@@ -62,15 +62,12 @@ int runtime_machine(const struct target **target, const struct device **device, 
 
 static int target_check(const struct spec *spec, const struct runtime_device *d, struct fault *f)
 {
+	if (d->target && spec->targets[d->target - target_table])
+		return 0;
 	struct text names = {0};
 	for (int i = 0; i < TARGET_COUNT; i++)
-		if (spec->targets[i]) {
-			if (d->target == &target_table[i]) {
-				text_free(&names);
-				return 0;
-			}
+		if (spec->targets[i])
 			text_addf(&names, "%s%s", names.len ? ", " : "", target_table[i].name);
-		}
 	if (!d->target)
 		fault_fail(f, FAGEN_ERROR_SPEC, "targets",
 		           "Device %d, %s, has compute capability %d.%d, which no target of fagen runs on; the spec's "
@@ -217,18 +214,9 @@ int kernel_compile(struct fagen_kernel *k, const void *sources, struct fault *f)
 	return rc;
 }
 
-/* Finds or makes. `k` is the request: spec, device, naive, problem[0]; it is consumed. */
+/* `k` is the request: spec, device, naive, problem[0]; it is consumed. */
 static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const struct device *device, struct fault *f)
 {
-	fagen_runtime *rt = k->runtime;
-	pthread_mutex_lock(&rt->mutex);
-	struct fagen_kernel *found = kernel_find(rt, k);
-	pthread_mutex_unlock(&rt->mutex);
-	if (found) {
-		free(k);
-		*out = found;
-		return 0;
-	}
 	struct text source[PASS_COUNT] = {{0}};
 	int rc = kernel_plan(k, source, device, f);
 	if (rc)
@@ -240,12 +228,20 @@ static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const 
 	return rc;
 }
 
-static int kernel_request(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *spec, const fagen_problem *problem,
+static int kernel_get(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *spec, const fagen_problem *problem,
                           int ordinal, bool naive, struct fault *f)
 {
 	struct problem p;
 	if (problem_fill(&p, &spec->spec, problem, f) || driver_start(rt->driver, f))
 		return -1;
+	const struct kernel_request request = {.spec = spec, .problem = &p, .ordinal = ordinal, .naive = naive};
+	pthread_mutex_lock(&rt->mutex);
+	struct fagen_kernel *found = kernel_find(rt, &request);
+	pthread_mutex_unlock(&rt->mutex);
+	if (found) {
+		*out = found;
+		return 0;
+	}
 	struct runtime_device *device;
 	if (machine_of(&device, rt, ordinal, f) || target_check(&spec->spec, device, f))
 		return -1;
@@ -267,10 +263,11 @@ static int kernel_request(fagen_kernel **out, fagen_runtime *rt, const fagen_spe
 static int kernel_call(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *spec, const fagen_problem *problem,
                        int ordinal, bool naive, fagen_error *error)
 {
-	struct diag diag = {0};
+	struct diag diag;
 	struct fault f = {.diag = &diag};
+	diag_begin(&diag);
 	fault_clear(error);
-	if (kernel_request(out, rt, spec, problem, ordinal, naive, &f))
+	if (kernel_get(out, rt, spec, problem, ordinal, naive, &f))
 		return fault_report(error, &f);
 	diag_free(&diag); /* warnings */
 	return FAGEN_OK;

@@ -23,6 +23,7 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 	cu_kernel entry[RECIPE_KERNELS_MAX];
 	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
 	struct recipe recipe;
+	struct kept_maps *kept;    /* tensor maps of earlier launches; may be NULL */
 	struct key_builder *key;   /* of its cubin up to the source, which is hashed once; NULL when used or not made here */
 	int registers, spill_bytes, smem_bytes;
 	int tile_m, tile_n;
@@ -99,12 +100,19 @@ struct fagen_runtime {
 /* The spec's inputs as the launch names them, checked: inputs.c. */
 int inputs_fill(struct fagen_abi *, const struct fagen_kernel *, enum pass, const fagen_args *, struct fault *);
 
-/* The tensor maps of a recipe over the operands of a launch: tensor_map.c. maps_check calls no driver and finds all that fagen
+/* The tensor maps of a recipe over the operands of a launch: tensor_map.c. maps_fill calls no driver and finds all that fagen
  * can say of them; maps_encode wants a current context. Maps of other operands are left as they are. */
-int maps_check(const struct recipe *, const struct fagen_abi *, const struct recipe_shape *, const struct fagen_kernel *,
-               struct fault *);
-int maps_encode(struct fagen_abi_maps *, const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
-                const struct fagen_kernel *, struct fault *);
+enum { MAPPED_RANK = 4 };
+struct mapped { /* all that a map depends on beside its recipe; without rows, heads or batch it has none */
+	uint64_t address, size[MAPPED_RANK], stride[MAPPED_RANK - 1]; /* columns, rows, heads, batch; bytes of rows, heads, batch */
+};
+int maps_fill(struct mapped[RECIPE_MAPS_MAX], const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
+              const struct fagen_kernel *, struct fault *);
+int maps_encode(struct fagen_abi_maps *, const struct mapped[RECIPE_MAPS_MAX], const struct kernel_pass *, const struct fagen_kernel *,
+                struct fault *);
+/* Where maps_encode keeps the maps of a pass for the next launches; free() takes it. NULL: there is nothing to keep, or no memory,
+ * and every launch encodes. */
+struct kept_maps *maps_keep(const struct recipe *);
 
 /* ---- runtime_core.c: what libfagen and libfagen_rt open and close alike ---- */
 
@@ -122,7 +130,14 @@ int pieces_find(struct kernel_pass *, struct fault *);
 /* Loads one library for each pass that the kernel has. */
 int kernel_load(struct fagen_kernel *, const void *const code[PASS_COUNT], struct fault *);
 /* The kernel of this request, if somebody asked for it before; waits for who is making it. The runtime's mutex is held. */
-struct fagen_kernel *kernel_find(fagen_runtime *, const struct fagen_kernel *like);
+struct kernel_request {
+	const struct store_key *identity; /* NULL: what follows says which */
+	const struct fagen_spec *spec;
+	const struct problem *problem;
+	int ordinal;
+	bool naive;
+};
+struct fagen_kernel *kernel_find(fagen_runtime *, const struct kernel_request *);
 /* Finds the kernel of the same identity, else completes `k`, which is consumed, with `build`, which loads it. */
 typedef int kernel_builder(struct fagen_kernel *, const void *from, struct fault *);
 int kernel_settle(struct fagen_kernel **, struct fagen_kernel *k, kernel_builder *build, const void *from, struct fault *);

@@ -10,7 +10,9 @@ struct launch {
 	struct recipe_shape shape;
 	struct fagen_abi abi;
 	struct fagen_abi_maps maps;
-	int64_t workspace; /* bytes needed */
+	int64_t grid[RECIPE_KERNELS_MAX];  /* of each kernel */
+	int64_t piece[RECIPE_PIECES_MAX];  /* bytes of each workspace piece */
+	int64_t workspace;                 /* of all of them */
 };
 
 /* ---- shapes ---- */
@@ -105,14 +107,14 @@ static int sequences_fill(struct fagen_abi *abi, const struct fagen_kernel *k, c
 	return 0;
 }
 
-/* Bytes of workspace of one pass; -1 with a message when no machine has them. */
-static int workspace_bytes(int64_t *bytes, const struct recipe *recipe, const struct recipe_shape *shape,
-                           struct fault *f)
+/* Bytes of workspace of one pass, and of each piece; -1 with a message when no machine has them. */
+static int workspace_bytes(int64_t *bytes, int64_t piece[RECIPE_PIECES_MAX], const struct recipe *recipe,
+                           const struct recipe_shape *shape, struct fault *f)
 {
 	int64_t sum = 0;
 	for (int i = 0; i < recipe->piece_count; i++) {
-		const int64_t piece = recipe_piece_bytes(&recipe->piece[i], shape);
-		if (piece < 0 || __builtin_add_overflow(sum, piece, &sum))
+		piece[i] = recipe_piece_bytes(&recipe->piece[i], shape);
+		if (piece[i] < 0 || __builtin_add_overflow(sum, piece[i], &sum))
 			return fault_fail(f, FAGEN_ERROR_INVALID, "workspace_size",
 			                  "Workspace piece \"%s\" of these shapes has more than 2^63 bytes.",
 			                  recipe->piece[i].name);
@@ -277,7 +279,7 @@ static int workspace_fill(struct launch *l, struct fault *f)
 {
 	const struct recipe *recipe = &l->pass->recipe;
 	const fagen_args *a = l->args;
-	if (workspace_bytes(&l->workspace, recipe, &l->shape, f))
+	if (workspace_bytes(&l->workspace, l->piece, recipe, &l->shape, f))
 		return -1;
 	if (!l->workspace)
 		return 0;
@@ -296,17 +298,17 @@ static int workspace_fill(struct launch *l, struct fault *f)
 	unsigned long long at = (uintptr_t)a->workspace;
 	for (int i = 0; i < recipe->piece_count; i++) {
 		memcpy((char *)&l->abi + l->pass->piece_field[i], &at, sizeof at);
-		at += (unsigned long long)recipe_piece_bytes(&recipe->piece[i], &l->shape);
+		at += (unsigned long long)l->piece[i];
 	}
 	return 0;
 }
 
 /* *some: is there anything to launch? */
-static int grids_check(bool *some, const struct launch *l, struct fault *f)
+static int grids_fill(bool *some, struct launch *l, struct fault *f)
 {
 	*some = false;
 	for (int i = 0; i < l->pass->recipe.kernel_count; i++) {
-		const int64_t grid = recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape);
+		const int64_t grid = l->grid[i] = recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape);
 		*some = *some || grid > 0;
 		if (grid < 0 && l->shape.packed)
 			return fault_fail(
@@ -367,7 +369,7 @@ static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
 	const struct cuda_calls *cu = driver_calls(d);
 	const struct recipe *recipe = &l->pass->recipe;
 	for (int i = 0; i < recipe->piece_count; i++) {
-		const int64_t bytes = recipe_piece_bytes(&recipe->piece[i], &l->shape);
+		const int64_t bytes = l->piece[i];
 		if (!recipe->piece[i].zeroed || !bytes)
 			continue;
 		unsigned long long at;
@@ -378,7 +380,7 @@ static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
 	}
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const struct recipe_kernel *rk = &recipe->kernel[i];
-		const int64_t grid = recipe_grid_size(rk, &l->shape);
+		const int64_t grid = l->grid[i];
 		void *params[] = {&l->abi, &l->maps}; /* kernels without maps do not have the second */
 		if (!grid)
 			continue;
@@ -402,6 +404,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 {
 	fagen_args args;
 	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
+	struct mapped mapped[RECIPE_MAPS_MAX];
 	bool some, current = l.pass->recipe.map_count > 0, pushed;
 	if (!kernel_has(k, pass))
 		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel",
@@ -409,11 +412,11 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 		                  pass_names[pass]);
 	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || sequences_fill(&l.abi, k, &args, f) ||
 	    tensors_fill(&l, pass, f) || inputs_fill(&l.abi, k, pass, &args, f) || dropout_fill(&l, f) ||
-	    grids_check(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
+	    grids_fill(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
 		return -1;
 	if (!some)
 		return 0;
-	if (maps_check(&l.pass->recipe, &l.abi, &l.shape, k, f) || workspace_fill(&l, f))
+	if (maps_fill(mapped, &l.pass->recipe, &l.abi, &l.shape, k, f) || workspace_fill(&l, f))
 		return -1;
 	l.abi.batch = (int)args.batch;
 	l.abi.heads_q = (int)args.heads_q;
@@ -425,7 +428,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 		current = current || l.pass->recipe.piece[i].zeroed;
 	if (context_enter(&pushed, k, stream, current, f))
 		return -1;
-	int rc = maps_encode(&l.maps, &l.pass->recipe, &l.abi, &l.shape, k, f);
+	int rc = maps_encode(&l.maps, mapped, l.pass, k, f);
 	if (rc == 0)
 		rc = kernels_launch(&l, stream, f);
 	if (pushed && driver_pop(k->runtime->driver, f))
@@ -436,8 +439,9 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 static int launch_call(const fagen_kernel *k, enum pass pass, const fagen_args *args, fagen_stream stream,
                        fagen_error *error)
 {
-	struct diag diag = {0};
+	struct diag diag;
 	struct fault f = {.diag = &diag};
+	diag_begin(&diag);
 	fault_clear(error);
 	return pass_launch(k, pass, args, stream, &f) ? fault_report(error, &f) : FAGEN_OK;
 }
@@ -463,10 +467,10 @@ int fagen_workspace_size(size_t *out, const fagen_kernel *k, const fagen_args *g
 	if (args_take(&args, given, &f) || shape_check(&shape, k, &args, &f))
 		return fault_report(error, &f);
 	for (int i = 0; i < PASS_COUNT; i++) {
-		int64_t bytes = 0;
+		int64_t bytes = 0, piece[RECIPE_PIECES_MAX];
 		if (!kernel_has(k, (enum pass)i))
 			continue;
-		if (workspace_bytes(&bytes, &k->pass[i].recipe, &shape, &f))
+		if (workspace_bytes(&bytes, piece, &k->pass[i].recipe, &shape, &f))
 			return fault_report(error, &f);
 		most = bytes > most ? bytes : most;
 	}

@@ -111,6 +111,7 @@ static int pass_load(struct fagen_kernel *k, struct kernel_pass *pass, const voi
 		if (cu->cuFuncLoad && (r = cu->cuFuncLoad(function)))
 			return load_fail(k, f, r, "Loading a kernel (cuFuncLoad)");
 	}
+	pass->kept = maps_keep(&pass->recipe);
 	return 0;
 }
 
@@ -149,6 +150,7 @@ void kernel_free(struct fagen_kernel *k)
 		if (k->pass[i].library && ours)
 			driver_calls(k->runtime->driver)->cuLibraryUnload(k->pass[i].library);
 		free(k->pass[i].plan);
+		free(k->pass[i].kept);
 		key_drop(k->pass[i].key);
 	}
 	diag_free(&diag);
@@ -172,37 +174,38 @@ static bool problem_equal(const struct problem *a, const struct problem *b)
 	       a->seqlen_q == b->seqlen_q && a->seqlen_k == b->seqlen_k && a->align == b->align;
 }
 
+static bool was_asked(const struct fagen_kernel *k, const struct kernel_request *request)
+{
+	if (k->spec != request->spec || k->ordinal != request->ordinal || k->naive != request->naive)
+		return false;
+	const int n = k->problem_count < KERNEL_PROBLEMS_MAX ? k->problem_count : KERNEL_PROBLEMS_MAX;
+	for (int i = 0; i < n; i++)
+		if (problem_equal(&k->problem[i], request->problem))
+			return true;
+	return false;
+}
+
 /* Waits while the kernel found is being made by another thread; a maker that failed has removed it, so looks again. */
-static struct fagen_kernel *registry_find(fagen_runtime *rt, const struct fagen_kernel *like, bool by_identity)
+struct fagen_kernel *kernel_find(fagen_runtime *rt, const struct kernel_request *request)
 {
 again:
 	for (struct fagen_kernel *k = rt->kernels; k; k = k->next) {
-		bool same = false;
-		if (by_identity) {
-			same = !memcmp(&k->identity, &like->identity, sizeof k->identity);
-		} else if (k->spec == like->spec && k->ordinal == like->ordinal && k->naive == like->naive) {
-			const int n = k->problem_count < KERNEL_PROBLEMS_MAX ? k->problem_count : KERNEL_PROBLEMS_MAX;
-			for (int i = 0; i < n; i++)
-				same = same || problem_equal(&k->problem[i], &like->problem[0]);
-		}
-		if (same && !k->ready) {
-			pthread_cond_wait(&rt->made, &rt->mutex);
-			goto again;
-		}
-		if (same)
+		if (request->identity ? memcmp(&k->identity, request->identity, sizeof k->identity) != 0 : !was_asked(k, request))
+			continue;
+		if (k->ready)
 			return k;
+		pthread_cond_wait(&rt->made, &rt->mutex);
+		goto again;
 	}
 	return NULL;
 }
-
-struct fagen_kernel *kernel_find(fagen_runtime *rt, const struct fagen_kernel *like) { return registry_find(rt, like, false); }
 
 int kernel_settle(struct fagen_kernel **out, struct fagen_kernel *k, kernel_builder *build, const void *from, struct fault *f)
 {
 	fagen_runtime *rt = k->runtime;
 	int rc = 0;
 	pthread_mutex_lock(&rt->mutex);
-	struct fagen_kernel *found = registry_find(rt, k, true);
+	struct fagen_kernel *found = kernel_find(rt, &(struct kernel_request){.identity = &k->identity});
 	if (!found) {
 		k->next = rt->kernels;
 		rt->kernels = k;

@@ -1,58 +1,91 @@
 /* tensor_map: the operands of a launch as tensor maps of the driver. Encoding is arithmetic on the host, without memory of
- * a device, but the driver wants a current context for it. */
+ * a device, but the driver wants a current context for it, and takes longer than all else that a launch costs here: maps are
+ * kept for launches with the same addresses, shapes and strides. */
 #include "runtime/kernel.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { RANK = 4, BOX_COLUMNS = 64, ELEMENT = 2 };
+enum { RANK = MAPPED_RANK, BOX_COLUMNS = 64, ELEMENT = 2, PLACES = 32 };
+enum { KEY_WORDS = sizeof(struct mapped) / 8, MAP_WORDS = sizeof(struct fagen_abi_map) / 8 };
 #define STRIDE_LIMIT (INT64_C(1) << 40) /* bytes; strides of a map are below */
 
 _Static_assert(sizeof(struct fagen_abi_map) == 128, "a CUtensorMap has 128 bytes");
+_Static_assert(sizeof(struct mapped) == 8 * (1 + RANK + RANK - 1), "a key has no padding");
 
-struct mapped {
-	const char *name;
-	const struct fagen_abi_tensor *tensor;
-	struct fagen_abi_map *map;
-	uint64_t size[RANK];       /* columns, rows, heads, batch */
-	uint64_t stride[RANK - 1]; /* bytes, of rows, heads, batch */
+/* ---- maps of earlier launches ---- */
+
+/* Read and replaced by many threads without a lock: `turn` is 0 before the first and odd while somebody writes; who finds it so,
+ * or another one after reading, has read nothing. Words are loaded with acquire and stored with release, so that whoever sees a
+ * new one sees the turn that came before it. */
+struct kept_map {
+	_Atomic uint32_t turn;
+	_Atomic uint64_t key[KEY_WORDS], map[MAP_WORDS];
+};
+struct kept_maps {
+	struct kept_map place[RECIPE_MAPS_MAX][PLACES];
 };
 
-static void mapped_find(struct mapped *m, struct fagen_abi_maps *maps, const char *name, const struct fagen_abi *abi,
-                        const struct recipe_shape *shape, const struct signature *signature)
+struct kept_maps *maps_keep(const struct recipe *recipe)
 {
-	const int64_t rows_q = shape->packed ? shape->total_q : shape->seqlen_q,
-		      rows_k = shape->packed ? shape->total_k : shape->seqlen_k;
-	const struct {
-		const char *name;
-		const struct fagen_abi_tensor *tensor;
-		struct fagen_abi_map *map;
-		int64_t columns, rows, heads;
-	} row[] = {
-		{"query", &abi->query, &maps->query, signature->head_dim_qk, rows_q, shape->heads_q},
-		{"key", &abi->key, &maps->key, signature->head_dim_qk, rows_k, shape->heads_kv},
-		{"value", &abi->value, &maps->value, signature->head_dim_v, rows_k, shape->heads_kv},
-		{"dout", &abi->dout, &maps->dout, signature->head_dim_v, rows_q, shape->heads_q},
-	};
-	const int64_t batch = shape->packed && shape->batch ? 1 : shape->batch;
-	for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-		if (!strcmp(row[i].name, name))
-			*m = (struct mapped){row[i].name,
-			                     row[i].tensor,
-			                     row[i].map,
-			                     {(uint64_t)row[i].columns, (uint64_t)row[i].rows, (uint64_t)row[i].heads,
-			                      (uint64_t)batch},
-			                     {0}};
+	return recipe->map_count ? calloc(1, sizeof(struct kept_maps)) : NULL;
 }
 
-static int strides_fill(struct mapped *m, struct fault *f)
+/* Layers of a model differ in their addresses. */
+static struct kept_map *kept_place(struct kept_maps *kept, int i, const struct mapped *m)
+{
+	uint64_t hash = m->address;
+	for (int d = 0; d < RANK; d++)
+		hash = hash * 31 + m->size[d];
+	return &kept->place[i][hash * UINT64_C(0x9E3779B97F4A7C15) >> 59];
+}
+_Static_assert(PLACES == 1 << (64 - 59), "places by the first bits of a hash");
+
+static bool kept_take(struct fagen_abi_map *map, struct kept_map *kept, const uint64_t key[KEY_WORDS])
+{
+	const uint32_t turn = atomic_load_explicit(&kept->turn, memory_order_acquire);
+	if (!turn || turn % 2)
+		return false;
+	for (int i = 0; i < KEY_WORDS; i++)
+		if (atomic_load_explicit(&kept->key[i], memory_order_acquire) != key[i])
+			return false;
+	for (int i = 0; i < MAP_WORDS; i++)
+		map->opaque[i] = atomic_load_explicit(&kept->map[i], memory_order_acquire);
+	return atomic_load_explicit(&kept->turn, memory_order_acquire) == turn;
+}
+
+static void kept_put(struct kept_map *kept, const struct fagen_abi_map *map, const uint64_t key[KEY_WORDS])
+{
+	uint32_t turn = atomic_load_explicit(&kept->turn, memory_order_relaxed);
+	if (turn % 2 || !atomic_compare_exchange_strong_explicit(&kept->turn, &turn, turn + 1, memory_order_acq_rel, memory_order_relaxed))
+		return; /* another thread is at it */
+	for (int i = 0; i < KEY_WORDS; i++)
+		atomic_store_explicit(&kept->key[i], key[i], memory_order_release);
+	for (int i = 0; i < MAP_WORDS; i++)
+		atomic_store_explicit(&kept->map[i], map->opaque[i], memory_order_release);
+	atomic_store_explicit(&kept->turn, turn + 2, memory_order_release);
+}
+
+/* ---- operands ---- */
+
+/* Of query, key, value, dout: the names that a recipe's maps have. */
+static int operand_of(const struct recipe_map *map)
+{
+	const char first = map->name[0];
+	return first == 'q' ? 0 : first == 'k' ? 1 : first == 'v' ? 2 : 3;
+}
+
+static bool is_empty(const struct mapped *m) { return !m->size[1] || !m->size[2] || !m->size[3]; }
+
+static int strides_fill(struct mapped *m, const char *name, const struct fagen_abi_tensor *tensor, struct fault *f)
 {
 	const struct {
 		const char *name;
 		int64_t elements;
-	} row[RANK - 1] = {{"stride_seq", m->tensor->stride_seq},
-	                   {"stride_head", m->tensor->stride_head},
-	                   {"stride_batch", m->tensor->stride_batch}};
+	} row[RANK - 1] = {{"stride_seq", tensor->stride_seq},
+	                   {"stride_head", tensor->stride_head},
+	                   {"stride_batch", tensor->stride_batch}};
 	for (int i = 0; i < RANK - 1; i++) {
 		const int64_t elements = row[i].elements;
 		char field[64];
@@ -64,43 +97,17 @@ static int strides_fill(struct mapped *m, struct fault *f)
 			m->stride[i] = (uint64_t)elements * ELEMENT;
 			continue;
 		}
-		snprintf(field, sizeof field, "%s.%s", m->name, row[i].name);
+		snprintf(field, sizeof field, "%s.%s", name, row[i].name);
 		return fault_fail(f, FAGEN_ERROR_INVALID, field,
 		                  "%s is %lld elements; this kernel loads %s through a tensor map, which takes strides "
 		                  "from 0 to below 2^39 elements: get a kernel with problem.align = 2.",
-		                  field, (long long)elements, m->name);
+		                  field, (long long)elements, name);
 	}
 	return 0;
 }
 
-static int map_encode(struct mapped *m, int rows, const struct driver *d, struct fault *f)
-{
-	const uint32_t box[RANK] = {BOX_COLUMNS, (uint32_t)rows, 1, 1}, steps[RANK] = {1, 1, 1, 1};
-	const cu_result r = driver_calls(d)->cuTensorMapEncodeTiled(
-		(cu_tensor_map *)m->map, CU_TENSOR_UINT16, RANK, (void *)(uintptr_t)m->tensor->data, m->size, m->stride,
-		box, steps, CU_TENSOR_INTERLEAVE_NONE, CU_TENSOR_SWIZZLE_128B, CU_TENSOR_L2_256B, CU_TENSOR_FILL_ZEROS);
-	if (!r)
-		return 0;
-	driver_fail(d, f, r, "Encoding a tensor map (cuTensorMapEncodeTiled)");
-	return fault_fail(
-		f, FAGEN_ERROR_DRIVER, m->name,
-		"It was that of %s: %llu columns, %llu rows, %llu heads, batch %llu, with strides of %llu, %llu "
-		"and %llu bytes, in boxes of %d rows. A kernel got with problem.align = 2 needs none.",
-		m->name, (unsigned long long)m->size[0], (unsigned long long)m->size[1], (unsigned long long)m->size[2],
-		(unsigned long long)m->size[3], (unsigned long long)m->stride[0], (unsigned long long)m->stride[1],
-		(unsigned long long)m->stride[2], rows);
-}
-
-/* The operand of the i-th map of a recipe; false: it has no element, and so no map. */
-static bool operand_find(struct mapped *m, struct fagen_abi_maps *maps, const struct recipe *recipe, int i,
-                         const struct fagen_abi *abi, const struct recipe_shape *shape, const struct fagen_kernel *k)
-{
-	mapped_find(m, maps, recipe->map[i].name, abi, shape, &k->signature);
-	return m->size[1] && m->size[2] && m->size[3];
-}
-
-int maps_check(const struct recipe *recipe, const struct fagen_abi *abi, const struct recipe_shape *shape,
-               const struct fagen_kernel *k, struct fault *f)
+int maps_fill(struct mapped mapped[RECIPE_MAPS_MAX], const struct recipe *recipe, const struct fagen_abi *abi,
+              const struct recipe_shape *shape, const struct fagen_kernel *k, struct fault *f)
 {
 	const struct driver *d = k->runtime->driver;
 	const int version = driver_version(d);
@@ -110,23 +117,67 @@ int maps_check(const struct recipe *recipe, const struct fagen_abi *abi, const s
 			"The NVIDIA driver is of CUDA %d.%d and lacks cuTensorMapEncodeTiled, which kernel %s needs: update to "
 			"a driver of CUDA 12.0 or later (r525), or get a kernel with problem.align = 2.",
 			version / 1000, version % 1000 / 10, recipe->kernel[0].entry);
+	const int64_t rows_q = shape->packed ? shape->total_q : shape->seqlen_q,
+		      rows_k = shape->packed ? shape->total_k : shape->seqlen_k;
+	const int64_t batch = shape->packed && shape->batch ? 1 : shape->batch;
+	const struct {
+		const struct fagen_abi_tensor *tensor;
+		int64_t columns, rows, heads;
+	} operand[] = {
+		{&abi->query, k->signature.head_dim_qk, rows_q, shape->heads_q},
+		{&abi->key, k->signature.head_dim_qk, rows_k, shape->heads_kv},
+		{&abi->value, k->signature.head_dim_v, rows_k, shape->heads_kv},
+		{&abi->dout, k->signature.head_dim_v, rows_q, shape->heads_q},
+	};
 	for (int i = 0; i < recipe->map_count; i++) {
-		struct fagen_abi_maps unused;
-		struct mapped m = {0};
-		if (operand_find(&m, &unused, recipe, i, abi, shape, k) && strides_fill(&m, f))
+		const int o = operand_of(&recipe->map[i]);
+		mapped[i] = (struct mapped){operand[o].tensor->data,
+		                            {(uint64_t)operand[o].columns, (uint64_t)operand[o].rows, (uint64_t)operand[o].heads, (uint64_t)batch},
+		                            {0}};
+		if (!is_empty(&mapped[i]) && strides_fill(&mapped[i], recipe->map[i].name, operand[o].tensor, f))
 			return -1;
 	}
 	return 0;
 }
 
-int maps_encode(struct fagen_abi_maps *maps, const struct recipe *recipe, const struct fagen_abi *abi,
-                const struct recipe_shape *shape, const struct fagen_kernel *k, struct fault *f)
+static int map_encode(struct fagen_abi_map *map, const struct mapped *m, const struct recipe_map *of, const struct driver *d,
+                      struct fault *f)
 {
-	for (int i = 0; i < recipe->map_count; i++) {
-		struct mapped m = {0};
-		if (operand_find(&m, maps, recipe, i, abi, shape, k) &&
-		    (strides_fill(&m, f) || map_encode(&m, recipe->map[i].rows, k->runtime->driver, f)))
+	const uint32_t box[RANK] = {BOX_COLUMNS, (uint32_t)of->rows, 1, 1}, steps[RANK] = {1, 1, 1, 1};
+	const cu_result r = driver_calls(d)->cuTensorMapEncodeTiled(
+		(cu_tensor_map *)map, CU_TENSOR_UINT16, RANK, (void *)(uintptr_t)m->address, m->size, m->stride, box, steps,
+		CU_TENSOR_INTERLEAVE_NONE, CU_TENSOR_SWIZZLE_128B, CU_TENSOR_L2_256B, CU_TENSOR_FILL_ZEROS);
+	if (!r)
+		return 0;
+	driver_fail(d, f, r, "Encoding a tensor map (cuTensorMapEncodeTiled)");
+	return fault_fail(
+		f, FAGEN_ERROR_DRIVER, of->name,
+		"It was that of %s: %llu columns, %llu rows, %llu heads, batch %llu, with strides of %llu, %llu "
+		"and %llu bytes, in boxes of %d rows. A kernel got with problem.align = 2 needs none.",
+		of->name, (unsigned long long)m->size[0], (unsigned long long)m->size[1], (unsigned long long)m->size[2],
+		(unsigned long long)m->size[3], (unsigned long long)m->stride[0], (unsigned long long)m->stride[1],
+		(unsigned long long)m->stride[2], of->rows);
+}
+
+int maps_encode(struct fagen_abi_maps *maps, const struct mapped mapped[RECIPE_MAPS_MAX], const struct kernel_pass *pass,
+                const struct fagen_kernel *k, struct fault *f)
+{
+	struct fagen_abi_map *const to[] = {&maps->query, &maps->key, &maps->value, &maps->dout};
+	for (int i = 0; i < pass->recipe.map_count; i++) {
+		const struct recipe_map *of = &pass->recipe.map[i];
+		const struct mapped *m = &mapped[i];
+		struct fagen_abi_map *map = to[operand_of(of)];
+		uint64_t key[KEY_WORDS];
+		if (is_empty(m))
+			continue;
+		struct kept_map *kept = pass->kept ? kept_place(pass->kept, i, m) : NULL;
+		memcpy(key, m, sizeof key);
+		if (kept && kept_take(map, kept, key))
+			continue;
+		if (map_encode(map, m, of, k->runtime->driver, f))
 			return -1;
+		if (kept)
+			kept_put(kept, map, key);
 	}
 	return 0;
 }

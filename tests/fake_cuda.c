@@ -55,7 +55,7 @@ static struct CUctx_st primary[FAKE_DEVICES_MAX] = {{CONTEXT, 0, 0}, {CONTEXT, 1
 static struct CUctx_st other[FAKE_DEVICES_MAX] = {{CONTEXT, 0, 1}, {CONTEXT, 1, 1}, {CONTEXT, 2, 1}, {CONTEXT, 3, 1}};
 static struct CUstream_st streams[256];
 static int stream_count;
-static pid_t initialised;
+static enum { FRESH, READY, FORKED } process; /* calls are timed, and getpid would take longer than all else in one */
 static _Thread_local cu_context stack[STACK_MAX];
 static _Thread_local int depth;
 static _Thread_local unsigned int mode;
@@ -111,7 +111,7 @@ static cu_result enter(enum fake_call call)
 		return (cu_result)fake.fail_result;
 	if (call == FAKE_cuInit)
 		return CU_OK;
-	return initialised == getpid() ? CU_OK : CU_NOT_INITIALIZED;
+	return process == READY ? CU_OK : CU_NOT_INITIALIZED;
 }
 #define ENTER(call)                                           \
 	do {                                                  \
@@ -128,14 +128,18 @@ static cu_result broken(cu_result r)
 
 static cu_context current(void) { return depth ? stack[depth - 1] : NULL; }
 
+static void process_forked(void) { process = FORKED; }
+
 cu_result cuInit(unsigned int flags)
 {
 	ENTER(cuInit);
 	if (fake.init_result)
 		return (cu_result)fake.init_result;
-	if (initialised && initialised != getpid())
+	if (process == FORKED)
 		return CU_NOT_INITIALIZED;
-	initialised = getpid();
+	if (process == FRESH)
+		pthread_atfork(NULL, NULL, process_forked);
+	process = READY;
 	return CU_OK;
 }
 

@@ -1192,6 +1192,98 @@ START_TEST(maps_are_encoded_in_a_context)
 }
 END_TEST
 
+/* A launch with the same addresses, shapes and strides encodes nothing, one that differs in any of them what differs. */
+START_TEST(maps_are_kept)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	const fagen_args first = a;
+	const struct fake_cuda *s = fake.state;
+	cu_stream stream = fake.stream(kernel.primary);
+	mapped_open();
+	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
+	ck_assert_ptr_nonnull(kept);
+	fake.state->fail_at = fake.state->calls + 5; /* the map of key: what failed is not kept */
+	fake.state->fail_result = 1;
+	ck_assert_int_eq(launch(F, &a, stream), FAGEN_ERROR_DRIVER);
+	ck_assert_int_eq(s->maps, 1);
+	for (int i = 0; i < 2; i++) {
+		ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+		ck_assert_int_eq(s->maps, 3);
+		const struct fagen_abi_maps *m = &s->launch[i].maps;
+		ck_assert(map_is(&m->query, 0) && map_is(&m->key, 1) && map_is(&m->value, 2) && map_is(&m->dout, -1));
+	}
+	map_check(1, &dense_maps[1], a.key.data);
+	a.key.data = (char *)a.key.data + 4096;
+	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+	ck_assert_int_eq(s->maps, 4);
+	map_check(3, &dense_maps[1], a.key.data);
+	ck_assert(map_is(&s->launch[2].maps.query, 0) && map_is(&s->launch[2].maps.key, 3) && map_is(&s->launch[2].maps.value, 2));
+	a.value.stride_batch = 0;
+	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+	ck_assert_int_eq(s->maps, 5);
+	ck_assert(map_is(&s->launch[3].maps.value, 4));
+	a = first;
+	a.seqlen_k = 299;
+	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+	ck_assert_int_eq(s->maps, 7);
+	ck_assert(map_is(&s->launch[4].maps.query, 0) && map_is(&s->launch[4].maps.key, 5) && map_is(&s->launch[4].maps.value, 6));
+	kernel.pass[F].kept = NULL;
+	free(kept);
+}
+END_TEST
+
+/* A map that tells of what it was made. */
+static cu_result telling_map(cu_tensor_map *map, unsigned int type, uint32_t rank, void *address, const uint64_t *size,
+                             const uint64_t *stride, const uint32_t *box, const uint32_t *step, unsigned int interleave,
+                             unsigned int swizzle, unsigned int l2_promotion, unsigned int fill)
+{
+	for (unsigned long long i = 0; i < 16; i++)
+		((struct fagen_abi_map *)(void *)map)->opaque[i] = ((uintptr_t)address ^ size[1] << 40) + i;
+	return CU_OK;
+}
+
+static void *many_maps(void *seed)
+{
+	enum { TIMES = 300000, ADDRESSES = 96 }; /* three to a place */
+	uint32_t x = (uint32_t)(uintptr_t)seed;
+	struct diag diag = {0};
+	struct fault f = {.diag = &diag};
+	intptr_t wrong = 0;
+	for (int t = 0; t < TIMES; t++) {
+		struct mapped m[RECIPE_MAPS_MAX];
+		struct fagen_abi_maps maps = {0};
+		for (int i = 0; i < 3; i++) {
+			x = x * 1664525 + 1013904223;
+			m[i] = (struct mapped){UINT64_C(0x10000000) + (x >> 8) % ADDRESSES * 4096, {64, 1 + (x >> 30), 8, 2}, {128, 1280, 12800}};
+		}
+		wrong += maps_encode(&maps, m, &kernel.pass[F], &kernel, &f) != 0;
+		const struct fagen_abi_map *got[] = {&maps.query, &maps.key, &maps.value};
+		for (int i = 0; i < 3; i++)
+			for (unsigned long long w = 0; w < 16; w++)
+				wrong += got[i]->opaque[w] != (m[i].address ^ m[i].size[1] << 40) + w;
+	}
+	return (void *)wrong;
+}
+
+START_TEST(threads_share_kept_maps)
+{
+	enum { THREADS = 4 };
+	pthread_t thread[THREADS];
+	mapped_open();
+	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
+	((struct cuda_calls *)driver_calls(runtime.driver))->cuTensorMapEncodeTiled = telling_map;
+	for (uintptr_t i = 0; i < THREADS; i++)
+		ck_assert_int_eq(pthread_create(&thread[i], NULL, many_maps, (void *)(i + 1)), 0);
+	for (int i = 0; i < THREADS; i++) {
+		void *wrong;
+		ck_assert_int_eq(pthread_join(thread[i], &wrong), 0);
+		ck_assert_ptr_null(wrong);
+	}
+	kernel.pass[F].kept = NULL;
+	free(kept);
+}
+END_TEST
+
 /* ---- contexts ---- */
 
 START_TEST(a_real_stream_needs_no_context_call)
@@ -1465,6 +1557,8 @@ Suite *suite(void)
 	tcase_add_test(t, drivers_without_tensor_maps);
 	tcase_add_test(t, a_map_that_the_driver_refuses);
 	tcase_add_test(t, maps_are_encoded_in_a_context);
+	tcase_add_test(t, maps_are_kept);
+	tcase_add_test(t, threads_share_kept_maps);
 	tcase_add_test(t, a_real_stream_needs_no_context_call);
 	tcase_add_test(t, the_current_context_is_kept);
 	tcase_add_loop_test(t, every_failing_call_is_reported_and_undone, 0, 2); /* without and with tensor maps */

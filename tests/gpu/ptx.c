@@ -119,14 +119,15 @@ static bool maps_make(struct bench *b, struct fagen_abi_maps *maps, const struct
 	signature_make(&kernel.signature, &b->spec->spec);
 	const struct recipe_shape shape = {
 		.batch = BATCH, .heads_q = HEADS, .heads_kv = HEADS, .seqlen_q = rows_q, .seqlen_k = rows_k, .sms = 1};
-	const struct recipe recipe = {.kernel_count = 1,
-	                              .map_count = count,
-	                              .map = {{"query", 64}, {"key", b->shape->keys}, {"value", b->shape->keys}}};
+	const struct kernel_pass pass = {.recipe = {.kernel_count = 1,
+	                                            .map_count = count,
+	                                            .map = {{"query", 64}, {"key", b->shape->keys}, {"value", b->shape->keys}}}};
+	struct mapped mapped[RECIPE_MAPS_MAX];
 	struct fault f = {.diag = &b->diag};
 	memset(maps, 0, sizeof *maps);
-	if (maps_check(&recipe, abi, &shape, &kernel, &f) || driver_push(runtime_driver(b->s->rt), b->s->options.device, &f))
+	if (maps_fill(mapped, &pass.recipe, abi, &shape, &kernel, &f) || driver_push(runtime_driver(b->s->rt), b->s->options.device, &f))
 		return false;
-	const int rc = maps_encode(maps, &recipe, abi, &shape, &kernel, &f);
+	const int rc = maps_encode(maps, mapped, &pass, &kernel, &f);
 	return !driver_pop(runtime_driver(b->s->rt), &f) && !rc;
 }
 
