@@ -133,7 +133,7 @@ $(B)/tests/t_bench: $(addprefix $(B)/cli/,bench_summary.o median.o)
 $(B)/tests/t_tune: $(addprefix $(B)/cli/,tune.o tune_rounds.o tune_shapes.o tune_tiles.o wisdom.o wisdom_file.o bench_data.o bench_sweep.o bench_summary.o bench_time.o file.o median.o problem_flags.o)
 $(B)/tests/t_tune: private LIBS := $(B)/libcheck.a $(ARCHIVES) $(LIBS)
 $(B)/tests/t_tune: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_nvrtc/libnvrtc.so.13
-$(B)/tests/t_bench: | $(B)/fagen
+$(B)/tests/t_bench: | $(B)/fagen $(B)/tests/fake_nvrtc/libnvrtc.so.13
 $(B)/tests/t_calibrate $(B)/tests/t_bench: | $(B)/tests/fake/libcuda.so.1
 
 # The examples, as a user of the installed library would build them.

@@ -24,6 +24,7 @@ static void usage(FILE *out)
 	      "  --naive           standard attention too: scores in memory\n"
 	      "  --sweep           time every tile that the model admits (but those predicted 2.5 times slower than its choice), and\n"
 	      "                    sum up: predicted over measured, and regret, the time of the choice over that of the fastest\n"
+	      "  --overhead        what calls cost the CPU: a warm start, finding a kernel, launching it, beside the driver's own part\n"
 	      "  --wisdom FILE     measured tiles, as fagen tune writes them, before the planner's choice\n"
 	      "  --json            for programs\n"
 	      "  -h, --help\n",
@@ -138,15 +139,15 @@ static int bench_run(const struct bench_options *options, char **paths, int coun
 		status = sweep_run(b, paths, count, &diag);
 		goto out;
 	}
-	if (!options->json) {
+	if (!options->json)
 		printf("%s\n", b->gpu.name);
+	if (!options->json && !options->overhead)
 		printf("%-20s  %-8s  %-8s  %-14s  %10s  %8s  %12s  %9s  %10s\n", "spec", "kernel", "pass", "tile", "ms",
 		       "TFLOP/s", "predicted ms", "pred/meas", "HBM MB");
-	}
 	status = 0;
 	for (int i = 0; i < count; i++) {
 		int s = 0;
-		if (spec_bench(b, paths[i], plan, program, &diag, &s))
+		if (options->overhead ? overhead_print(b, paths[i], program, &diag, &s) : spec_bench(b, paths[i], plan, program, &diag, &s))
 			status = s ? s : EXIT_MACHINE;
 	}
 	if (options->json)
@@ -166,13 +167,14 @@ out:
 
 int cmd_bench(int argc, char **argv)
 {
-	enum { DEVICE = 256, NAIVE, JSON, SWEEP, WISDOM };
+	enum { DEVICE = 256, NAIVE, JSON, SWEEP, OVERHEAD, WISDOM };
 	static const struct option longs[] = {
 		PROBLEM_FLAGS,
 		{"device", required_argument, NULL, DEVICE},
 		{"naive", no_argument, NULL, NAIVE},
 		{"json", no_argument, NULL, JSON},
 		{"sweep", no_argument, NULL, SWEEP},
+		{"overhead", no_argument, NULL, OVERHEAD},
 		{"wisdom", required_argument, NULL, WISDOM},
 		{"help", no_argument, NULL, 'h'},
 		{0},
@@ -196,6 +198,7 @@ int cmd_bench(int argc, char **argv)
 		case JSON: o.json = true; break;
 		case WISDOM: o.wisdom = optarg; break;
 		case SWEEP: o.sweep = true; break;
+		case OVERHEAD: o.overhead = true; break;
 		case 'h': usage(stdout); return EXIT_SUCCESS;
 		default: bad = -1;
 		}
@@ -207,6 +210,10 @@ int cmd_bench(int argc, char **argv)
 	}
 	if (!bad && o.sweep && o.wisdom) {
 		fputs("fagen bench: --sweep is about the planner's own choice: leave --wisdom out.\n", stderr);
+		bad = -1;
+	}
+	if (!bad && o.overhead && (o.sweep || o.naive || o.json || o.wisdom)) {
+		fputs("fagen bench: --overhead is about calls: leave --sweep, --naive, --json and --wisdom out.\n", stderr);
 		bad = -1;
 	}
 	if (!bad && optind == argc) {

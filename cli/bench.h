@@ -12,7 +12,7 @@ struct bench_options {
 	struct problem_flags problem;
 	int device;
 	const char *wisdom; /* NULL: none */
-	bool naive, json, sweep;
+	bool naive, json, sweep, overhead;
 };
 
 /* Inputs and outputs of one problem, several times over: launches take turns, so that none finds its data in L2. */
@@ -65,6 +65,11 @@ void tile_name(char name[32], const struct candidate *);
 void tile_spec(struct text *yaml, const struct spec *, enum pass, const struct candidate *);
 /* Times every legal tile of every pass of the specs. An exit status. */
 int sweep_run(struct bench *, char **paths, int count, struct diag *);
+
+/* ---- bench_overhead.c ---- */
+
+/* What a warm start, finding a kernel and launching it cost the CPU. */
+int MUST_USE overhead_print(struct bench *, const char *path, struct program *, struct diag *, int *status);
 
 /* ---- bench_summary.c: pure ---- */
 

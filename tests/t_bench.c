@@ -1,4 +1,4 @@
-/* fagen bench --sweep: its sums, and the command over a driver that is not one. The command is $FAGEN. */
+/* fagen bench --sweep, its sums, and --overhead: the command over a driver that is not one. The command is $FAGEN. */
 #include <check.h>
 #include <math.h>
 #include <sys/wait.h>
@@ -100,6 +100,43 @@ START_TEST(a_check_is_remembered)
 }
 END_TEST
 
+/* The number behind `name`; negative if there is none. */
+static double figure(const char *text, const char *name)
+{
+	const char *at = strstr(text, name);
+	return at ? strtod(at + strlen(name), NULL) : -1;
+}
+
+/* The aims are a warm start in 3 ms, 0.2 us for a kernel that was got before and 300 ns a kernel; sanitizers and busy machines take more. */
+START_TEST(overheads_over_the_fake_driver)
+{
+	static char output[1 << 14];
+	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX";
+	const char *fagen = getenv("FAGEN") ? getenv("FAGEN") : "build/release/fagen";
+	ck_assert_ptr_nonnull(mkdtemp(place));
+	test_folder(folder);
+	snprintf(command, sizeof command,
+	         "ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_NVRTC='%s/fake_nvrtc' FAGEN_CACHE_DIR=%s "
+	         "%s bench --overhead specs/causal_d64.yaml 2>&1; status=$?; rm -r %s; exit $status",
+	         folder, folder, place, fagen, place);
+	FILE *pipe = popen(command, "r");
+	ck_assert_ptr_nonnull(pipe);
+	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
+	ck_assert_msg(pclose(pipe) == 0, "%s", output);
+	const char *forward = strstr(output, "fagen_forward"), *backward = strstr(output, "fagen_backward");
+	ck_assert_msg(forward && backward, "%s", output);
+	ck_assert_msg(strstr(forward, " for 1 kernel, ") && strstr(forward, " for 1 clearing, ") && strstr(forward, " for 3 tensor maps (not in it: they were kept)") &&
+	                      strstr(backward, " for 3 kernels, ") && strstr(backward, " for 4 tensor maps (not in it: they were kept)"),
+	              "%s", output);
+	const double start = figure(output, "warm start"), lookup = figure(output, "fagen_kernel_get"),
+		     own[] = {figure(forward, "fagen's own: "), figure(backward, "fagen's own: ")};
+	ck_assert_msg(start > 0 && start < 60, "%s", output);
+	ck_assert_msg(lookup > 0 && lookup < 5, "%s", output);
+	ck_assert_msg(own[0] > 0 && own[0] < 10000 && own[1] > 0 && own[1] < 10000, "%s", output);
+	fputs(output, stdout);
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("bench");
@@ -108,6 +145,7 @@ Suite *suite(void)
 	tcase_add_test(c, sums_of_a_sweep);
 	tcase_add_test(c, sweep_over_the_fake_driver);
 	tcase_add_test(c, a_check_is_remembered);
+	tcase_add_test(c, overheads_over_the_fake_driver);
 	suite_add_tcase(s, c);
 	return s;
 }
