@@ -18,7 +18,8 @@ static int session_begin(struct session *s, fagen_runtime *rt, int device, struc
 		return -1;
 	s->calls = driver_calls(s->driver);
 	if (!s->calls->cuMemAlloc_v2 || !s->calls->cuMemFree_v2 || !s->calls->cuMemcpyHtoD_v2 ||
-	    !s->calls->cuMemcpyDtoH_v2 || !s->calls->cuMemsetD8_v2 || !s->calls->cuCtxSynchronize) {
+	    !s->calls->cuMemcpyDtoH_v2 || !s->calls->cuMemsetD8_v2 || !s->calls->cuMemGetInfo_v2 ||
+	    !s->calls->cuCtxSynchronize) {
 		driver_pop(s->driver, &s->fault);
 		return diag_fail(
 			diag,
@@ -132,18 +133,13 @@ int gpu_synchronize(fagen_runtime *rt, int device, struct diag *diag)
 	return session_end(&s, s.calls->cuCtxSynchronize(), "Running the kernels (cuCtxSynchronize)");
 }
 
-size_t gpu_memory_free(fagen_runtime *rt, int device)
+int gpu_memory_free(size_t *bytes, fagen_runtime *rt, int device, struct diag *diag)
 {
 	struct session s;
-	struct diag ignored = {0};
-	size_t available = 0, total = 0;
-	if (!session_begin(&s, rt, device, &ignored)) {
-		if (s.calls->cuMemGetInfo_v2 && s.calls->cuMemGetInfo_v2(&available, &total))
-			available = 0;
-		session_end(&s, CU_OK, "");
-	}
-	diag_free(&ignored);
-	return available;
+	size_t total;
+	if (session_begin(&s, rt, device, diag))
+		return -1;
+	return session_end(&s, s.calls->cuMemGetInfo_v2(bytes, &total), "Asking for the free memory (cuMemGetInfo)");
 }
 
 /* 0x7fff is a NaN of both 16-bit types, and 0x7fff7fff one of float32. */

@@ -30,6 +30,6 @@ int gpu_guards(const struct gpu_buffer *, const char *name, fagen_runtime *, int
 int gpu_synchronize(fagen_runtime *, int device, struct diag *);
 /* Fills the shared memory of every SM with NaN. */
 int gpu_poison_shared(fagen_runtime *, int device, struct diag *);
-size_t gpu_memory_free(fagen_runtime *, int device);
+int gpu_memory_free(size_t *bytes, fagen_runtime *, int device, struct diag *);
 
 #endif

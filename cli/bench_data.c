@@ -143,10 +143,12 @@ int data_make(struct bench *b, struct diag *diag)
 {
 	struct data *d = &b->data;
 	int64_t set = 0;
+	size_t memory;
 	for (int t = 0; t < TENSORS; t++)
 		set += tensor_bytes(b, t);
-	const int64_t rotate = 3 * (int64_t)b->gpu.l2_bytes,
-		      room = (int64_t)gpu_memory_free(b->rt, b->options->device) / 2;
+	if (gpu_memory_free(&memory, b->rt, b->options->device, diag))
+		return -1;
+	const int64_t rotate = 3 * (int64_t)b->gpu.l2_bytes, room = (int64_t)memory / 2;
 	int64_t sets = set > 0 ? rotate / set + 1 : 1;
 	sets = sets > SETS_MAX ? SETS_MAX : sets;
 	sets = sets * set > room ? room / set : sets;
@@ -164,8 +166,9 @@ int data_make(struct bench *b, struct diag *diag)
 		goto out;
 	}
 	random_fill(random, b->spec->dtype);
+	const float flat = logf((float)(b->problem.seqlen_k > 1 ? b->problem.seqlen_k : 1));
 	for (int i = 0; i < 2 * BLOCK / 4; i++) /* until forward writes it: that of equal scores */
-		lse[i] = logf((float)(b->problem.seqlen_k > 1 ? b->problem.seqlen_k : 1));
+		lse[i] = flat;
 	d->sets = (int)sets;
 	for (int s = 0; s < d->sets; s++)
 		for (int t = 0; t < TENSORS; t++)

@@ -23,7 +23,7 @@ int pass_time(double *us, const struct bench *b, const fagen_kernel *kernel, enu
 	fagen_error error = {.struct_size = sizeof error};
 	cu_event begin[TIMES_MAX] = {NULL}, end[TIMES_MAX] = {NULL};
 	double each[TIMES_MAX];
-	int runs = WARM_UP, rc = -1;
+	int runs = WARM_UP, made = 0, rc = -1;
 	cu_result r = CU_OK;
 	*status = EXIT_MACHINE;
 	if (driver_push(driver, b->options->device, &fault))
@@ -35,10 +35,10 @@ int pass_time(double *us, const struct bench *b, const fagen_kernel *kernel, enu
 		          "The NVIDIA driver lacks the event calls that timing needs (cuEventCreate and its kin).");
 		goto out;
 	}
-	for (int i = 0; i < TIMES_MAX && !r; i++)
-		if (!(r = cu->cuEventCreate(&begin[i], 0)))
-			r = cu->cuEventCreate(&end[i], 0);
 	for (int round = 0; round < 2 && !r; round++) { /* the first warms up and tells how many are worth it */
+		for (; made < runs && !r; made++)
+			if (!(r = cu->cuEventCreate(&begin[made], 0)))
+				r = cu->cuEventCreate(&end[made], 0);
 		for (int i = 0; i < runs && !r; i++) {
 			const fagen_args args = args_make(b, i % b->data.sets, pass);
 			if ((r = cu->cuEventRecord(begin[i], NULL)))

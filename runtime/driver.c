@@ -19,6 +19,7 @@ struct driver {
 	atomic_int pid;   /* of the process that called cuInit; 0: not yet */
 	atomic_int *here; /* 1, on a page that the kernel wipes in a forked child; NULL: ask for the pid */
 	cu_context primary[DEVICES_MAX]; /* NULL: not retained */
+	cu_device device[DEVICES_MAX];   /* whose they are */
 };
 
 struct symbol {
@@ -69,11 +70,9 @@ void driver_close(struct driver *d)
 	if (!d)
 		return;
 	if (process_is_ours(d))
-		for (int i = 0; i < d->devices; i++) {
-			cu_device device;
-			if (d->primary[i] && !d->calls.cuDeviceGet(&device, i))
-				d->calls.cuDevicePrimaryCtxRelease_v2(device);
-		}
+		for (int i = 0; i < d->devices; i++)
+			if (d->primary[i])
+				d->calls.cuDevicePrimaryCtxRelease_v2(d->device[i]);
 	if (d->here)
 		munmap(d->here, (size_t)sysconf(_SC_PAGESIZE));
 	pthread_mutex_destroy(&d->mutex);
@@ -280,6 +279,7 @@ int driver_primary(cu_context *context, struct driver *d, int ordinal, struct fa
 		r = d->calls.cuDevicePrimaryCtxRetain(&d->primary[ordinal], device);
 	if (r)
 		d->primary[ordinal] = NULL;
+	d->device[ordinal] = device;
 	*context = d->primary[ordinal];
 	pthread_mutex_unlock(&d->mutex);
 	return r ? driver_fail(d, f, r, "Opening the GPU's primary context (cuDevicePrimaryCtxRetain)") : 0;

@@ -68,6 +68,7 @@ static struct fake_cuda fake = {
                    {"NVIDIA Tesla V100", 7, 0, 80, 98304}},
 	.version = 13000,
 	.memory_free = (size_t)1 << 30,
+	.us_of_thread = 1,
 	.failed_call = -1,
 };
 
@@ -432,7 +433,7 @@ cu_result cuLaunchKernel(cu_function function, unsigned int gx, unsigned int gy,
 	l->maps_before = fake.maps;
 	if (!merge && !calibrate)
 		memcpy(&l->maps, params[1], sizeof l->maps);
-	fake.us += bx;
+	fake.us += bx * fake.us_of_thread;
 	pthread_mutex_unlock(&lock);
 	return CU_OK;
 }

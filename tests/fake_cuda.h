@@ -47,6 +47,7 @@ struct fake_cuda {
 	int init_result;
 	int load_result;              /* what cuLibraryLoadData says of any code */
 	size_t memory_free;           /* what cuMemGetInfo_v2 says */
+	double us_of_thread;          /* that a launch takes for each thread of a CTA */
 	int capturing;                /* a stream is being captured in global mode */
 	int fail_at;                  /* the call of this number (from 1, counted in `calls`) fails with fail_result */
 	int fail_result;

@@ -340,6 +340,61 @@ START_TEST(failing_driver_calls)
 }
 END_TEST
 
+/* A fault at each call of a run: the later it comes the more is in the file, up to the last round that ended before it, beside what
+ * the file had; the error names what the driver said; and a run after it goes on from there. */
+START_TEST(no_fault_loses_what_was_measured)
+{
+	enum { ROUNDS = 2 };
+	static char had[1 << 12];
+	int before = 0, seen[ROUNDS + 1] = {0};
+	/* Few tiles fit, there is room for one set of tensors, and seven launches take longer than a round: few calls. */
+	fake.state->device[0] = (struct fake_device){"NVIDIA GeForce RTX 3090", 8, 6, 82, 101376};
+	fake.state->memory_free = 800000;
+	fake.state->us_of_thread = 10;
+	spec_write("head_dim: 256\nassume: {batch: 1, heads: 1}\n");
+	ck_assert_int_eq(TUNE(spec_path, "-o", file, "--shapes", "q64,k128", "--rounds", "2"), 0);
+	read_back(had, sizeof had, file);
+	int calls = 1;
+	for (int n = 0; n <= calls; n++) { /* the first without a fault */
+		struct wisdom w;
+		ck_assert_int_eq(file_write(file, had, strlen(had)), 0);
+		fake.state->calls = 0;
+		fake.state->fail_at = n;
+		fake.state->fail_result = 719;
+		fake.state->failed_call = -1;
+		const int status = TUNE(spec_path, "-o", file, "--shapes", "q128,k64", "--rounds", "2");
+		const int failed = fake.state->failed_call;
+		fake.state->fail_at = 0;
+		/* What fails to give something back has not. */
+		fake.state->libraries -= failed == FAKE_cuLibraryUnload;
+		fake.state->retained -= failed == FAKE_cuDevicePrimaryCtxRelease_v2;
+		fake_ck_left(&fake);
+		calls = n ? calls : fake.state->calls;
+		ck_assert_msg(status == 0 || (status == EXIT_MACHINE && strstr(errors, "719")), "call %d (%d): %d, %s", n, failed, status, errors);
+		wisdom_read(&w);
+		int kept = 0, others = 0;
+		for (int i = 0; i < w.count; i++)
+			*(w.entry[i].problem.seqlen_q == 128 ? &kept : &others) += w.entry[i].tuned.rounds;
+		wisdom_free(&w);
+		ck_assert_int_eq(others, ROUNDS);
+		if (!status) { /* what ends a measurement may fail, and a tile of several */
+			ck_assert_int_eq(kept, ROUNDS);
+			continue;
+		}
+		ck_assert_msg(kept >= before, "call %d (%d): %d rounds, there were %d", n, failed, kept, before);
+		seen[kept]++;
+		before = kept;
+		if (n % 16)
+			continue;
+		ck_assert_int_eq(TUNE(spec_path, "-o", file, "--shapes", "q128,k64 q64,k128", "--rounds", "2"), 0);
+		ck_assert_ptr_nonnull(strstr(output, "measured before"));
+	}
+	printf("a fault at each of %d calls of a run\n", calls);
+	for (int i = 0; i < ROUNDS; i++)
+		ck_assert_msg(seen[i] > 100, "%d faults after %d rounds", seen[i], i);
+}
+END_TEST
+
 /* ---- kills ---- */
 
 /* A child that tunes many shapes, is killed at a judgement or at any time, and then one that goes on. */
@@ -548,6 +603,7 @@ Suite *suite(void)
 	tcase_add_checked_fixture(c, machine_setup, dir_teardown);
 	tcase_set_timeout(c, 120);
 	tcase_add_test(c, failing_driver_calls);
+	tcase_add_test(c, no_fault_loses_what_was_measured);
 	suite_add_tcase(s, c);
 	c = tcase_create("kills");
 	tcase_add_checked_fixture(c, machine_setup, dir_teardown);

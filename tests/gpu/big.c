@@ -272,13 +272,14 @@ static int buffers_make(struct pair *p, int run)
 	struct side *r = &p->run[run];
 	fagen_error error = {.struct_size = sizeof error};
 	const int device = p->s->options.device;
-	size_t workspace = 0, need = 0;
+	size_t workspace = 0, need = 0, room;
 	args_make(p, run);
 	if (fagen_workspace_size(&workspace, p->kernel, &r->args, &error))
 		return snprintf(p->text, sizeof p->text, "%s", error.message), -1;
 	for (int t = 0; t < TENSORS; t++)
 		need += is_used(p, t) ? (size_t)(r->at[t].elements * r->at[t].bytes) + 2 * GPU_GUARD : 0;
-	const size_t room = gpu_memory_free(p->s->rt, device);
+	if (gpu_memory_free(&room, p->s->rt, device, &p->diag))
+		return -1;
 	if (need + workspace + (UINT64_C(1) << 28) > room) {
 		snprintf(p->text, sizeof p->text, "NOT RUN: it takes %.1f GiB of device memory, and %.1f GiB are free",
 		         (double)(need + workspace) / 1073741824.0, (double)room / 1073741824.0);
