@@ -205,12 +205,14 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report regret mutate-list
+.PHONY: bench bench-flex bench-cold deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report regret mutate-list
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
 bench-flex: ## time fagen beside FlexAttention, and FlashAttention-4 where it is installed, on this GPU: make bench-flex BENCH=--write
 	@$(PYTHON) bench/flex.py $(BENCH)
+bench-cold: $(B)/fagen ## how long 32 processes take for kernels that nobody has compiled, beside one process
+	@$(WITH_NVRTC) sh bench/cold $(B)/fagen
 deviation: ## how far results are from exact ones on this GPU: make deviation DEVIATION=--write
 	@$(PYTHON) bench/deviation.py $(DEVIATION)
 plots: ## bench/plot.py on small made-up rows, where Python has matplotlib
