@@ -141,6 +141,16 @@ int kernel_load(struct fagen_kernel *k, const void *const code[PASS_COUNT], stru
 	return rc;
 }
 
+/* Like loading, in no capture mode of this thread: a capture somewhere in the process would be broken by it. */
+static void library_unload(const struct cuda_calls *cu, cu_library library)
+{
+	unsigned int mode = CU_CAPTURE_RELAXED;
+	const cu_result r = cu->cuThreadExchangeStreamCaptureMode(&mode);
+	cu->cuLibraryUnload(library);
+	if (!r)
+		cu->cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 void kernel_free(struct fagen_kernel *k)
 {
 	struct diag diag = {0};
@@ -148,7 +158,7 @@ void kernel_free(struct fagen_kernel *k)
 	const bool ours = !driver_check_fork(k->runtime->driver, &f);
 	for (int i = 0; i < PASS_COUNT; i++) {
 		if (k->pass[i].library && ours)
-			driver_calls(k->runtime->driver)->cuLibraryUnload(k->pass[i].library);
+			library_unload(driver_calls(k->runtime->driver), k->pass[i].library);
 		free(k->pass[i].plan);
 		free(k->pass[i].kept);
 		key_drop(k->pass[i].key);

@@ -338,6 +338,8 @@ cu_result cuLibraryLoadData(cu_library *library, const void *code, unsigned int 
 cu_result cuLibraryUnload(cu_library library)
 {
 	ENTER(cuLibraryUnload);
+	if (unsafe_in_capture())
+		return CU_CAPTURE_UNSUPPORTED;
 	if (!library || library->kind != LIBRARY)
 		return broken(INVALID_HANDLE);
 	library->kind = 0;

@@ -1376,6 +1376,7 @@ START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
 	a.inputs = in;
 	a.input_count = INPUTS;
 	allocations = locks = 0;
+	const int calls = fake.state->calls;
 	int failed = 0;
 	for (int i = 0; i < 100; i++)
 		failed += launch(F, &a, stream) + launch(B, &a, stream) + launch(B, &a, NULL);
@@ -1383,6 +1384,8 @@ START_TEST(a_launch_takes_no_lock_and_allocates_nothing)
 	ck_assert_int_eq(failed, 0);
 	ck_assert_int_eq(seen, 0);
 	ck_assert_int_eq(locked, 0);
+	/* Nor is anything loaded or set, which a capture or another thread would notice. */
+	ck_assert_int_eq(fake_count(&fake, FAKE_cuLibraryLoadData, calls) + fake_count(&fake, FAKE_cuKernelSetAttribute, calls), 0);
 	kernel.pass[B].recipe.kernel_count = 0;
 	ck_assert_int_ne(launch(B, &a, NULL), FAGEN_OK);
 	ck_assert_int_gt(allocations, 0); /* the counter counts: an error message is allocated */

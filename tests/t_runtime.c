@@ -548,6 +548,21 @@ START_TEST(loading_during_a_capture)
 }
 END_TEST
 
+START_TEST(closing_during_a_capture)
+{
+	fagen_kernel *k = NULL;
+	fagen_runtime *second = open_runtime();
+	ck_assert_msg(!fagen_kernel_get(&k, second, parse(second, SPEC), NULL, 0, &error), "%s", error.message);
+	const int libraries = fake.state->libraries;
+	unsigned int mode = 1;
+	fake.state->capturing = 1;
+	ck_assert_int_eq(fake.cu.cuThreadExchangeStreamCaptureMode(&mode), 0);
+	fagen_close(second);
+	ck_assert_int_eq(fake.state->libraries, libraries - 1);
+	ck_assert_int_eq((int)fake.mode(), 1);
+}
+END_TEST
+
 START_TEST(the_stub_library_is_recognised)
 {
 	fake.state->init_result = CU_STUB_LIBRARY;
@@ -820,6 +835,7 @@ Suite *suite(void)
 	tcase_add_test(t, every_failing_call_leaves_no_half_object);
 	tcase_add_test(t, code_that_the_driver_refuses_is_explained);
 	tcase_add_test(t, loading_during_a_capture);
+	tcase_add_test(t, closing_during_a_capture);
 	tcase_add_test(t, the_stub_library_is_recognised);
 	tcase_add_test(t, another_context_stays_current);
 	tcase_add_test(t, no_compiler_is_a_compiler_error);
