@@ -581,6 +581,45 @@ START_TEST(cache_show)
 }
 END_TEST
 
+/* The other subcommands, with a kernel, with that one damaged, and without. */
+START_TEST(cache_is_looked_after)
+{
+	char output[8192], hex[65], path[256];
+	struct cubin cubin;
+	struct compiler *compiler = compiler_open(fake_path, false);
+	struct store *store = store_at(test_dir);
+	setenv("FAGEN_CACHE_DIR", test_dir, 1);
+	get(&cubin, store, compiler);
+	key_hex(hex, &cubin.key);
+	cubin_free(&cubin);
+	static const struct {
+		const char *arguments, *says;
+		int status;
+		bool damage; /* before */
+	} rows[] = {
+		{"cache", "1 kernels, ", 0, false},
+		{"cache path", NULL, 0, false}, /* the folder */
+		{"cache verify", "; 0 damaged\n", 0, false},
+		{"cache gc", "freed 0 ", 0, false},
+		{"cache verify", "; 1 damaged (each is made again at its next use)", 4, true},
+		{"cache stats --json", "\"entries\": 1", 0, false},
+		{"cache clear", "removed 1 kernels", 0, false},
+		{"cache stats --json", "\"entries\": 0", 0, false},
+		{"cache clear", "removed 0 kernels", 0, false},
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		snprintf(path, sizeof path, "%s/v1/k/%.2s/%s.fgk", test_dir, hex, hex + 2);
+		if (rows[i].damage)
+			ck_assert_int_eq(truncate(path, 100), 0);
+		ck_assert_int_eq(fagen_says(output, sizeof output, rows[i].arguments), rows[i].status);
+		const char *want = rows[i].says ? rows[i].says : test_dir;
+		ck_assert_msg(strstr(output, want) != NULL, "row %zu: '%s' is not in: %s", i, want, output);
+	}
+	store_close(store);
+	compiler_close(compiler);
+}
+END_TEST
+
 START_TEST(key_covers_what_decides_the_code)
 {
 	struct store_key key[16];
@@ -878,6 +917,7 @@ Suite *suite(void)
 	tcase_add_test(c, key_of_a_cubin_is_golden);
 	tcase_add_test(c, cold_processes_compile_once);
 	tcase_add_test(c, cache_show);
+	tcase_add_test(c, cache_is_looked_after);
 	tcase_add_test(c, key_covers_what_decides_the_code);
 	tcase_add_test(c, key_explains_itself);
 	tcase_add_test(c, build_ids);
