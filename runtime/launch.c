@@ -1,5 +1,6 @@
 #include "runtime/kernel.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -134,44 +135,42 @@ struct operand {
 	int flags;
 };
 
-static int tensor_fail(struct fault *f, const struct operand *o, const char *member, const char *why)
+__attribute__((format(printf, 4, 5))) static int tensor_fail(struct fault *f, const struct operand *o, const char *member,
+                                                             const char *format, ...)
 {
-	char field[64];
+	char field[64], why[160];
+	va_list args;
+	va_start(args, format);
+	vsnprintf(why, sizeof why, format, args);
+	va_end(args);
 	snprintf(field, sizeof field, "%s.%s", o->name, member);
 	return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, why);
 }
 
-static int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o,
+static inline int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o,
                         const char *member, int64_t stride, int64_t size, int bytes, struct fault *f)
 {
-	char why[160];
 	if (size <= 1) { /* never used, so it may hold anything */
 		*out = 0;
 		return 0;
 	}
 	const int align = l->pass->recipe.load_bytes;
 	if (bytes == 2 && align > 2 &&
-	    (stride & (align / bytes - 1))) { /* powers of two; a division costs more than a check */
-		snprintf(why, sizeof why,
-		         "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
-		         "kernel with problem.align = 2.",
-		         (long long)stride, align, align / bytes);
-		return tensor_fail(f, o, member, why);
-	}
-	if ((o->flags & TENSOR_WRITTEN) && stride < o->columns && stride > -o->columns) {
-		snprintf(why, sizeof why,
-		         "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
-		         (long long)stride, (long long)size, (long long)o->columns);
-		return tensor_fail(f, o, member, why);
-	}
+	    (stride & (align / bytes - 1))) /* powers of two; a division costs more than a check */
+		return tensor_fail(f, o, member,
+		                   "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
+		                   "kernel with problem.align = 2.",
+		                   (long long)stride, align, align / bytes);
+	if ((o->flags & TENSOR_WRITTEN) && stride < o->columns && stride > -o->columns)
+		return tensor_fail(f, o, member,
+		                   "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
+		                   (long long)stride, (long long)size, (long long)o->columns);
 	int64_t span;
 	if (stride < -(INT64_MAX / 16) || stride > INT64_MAX / 16 ||
 	    __builtin_mul_overflow((stride < 0 ? -stride : stride) * bytes, size - 1, &span) ||
-	    __builtin_add_overflow(*reach, span, reach)) {
-		snprintf(why, sizeof why, "is %lld: the tensor would reach over more than 2^63 bytes.",
-		         (long long)stride);
-		return tensor_fail(f, o, member, why);
-	}
+	    __builtin_add_overflow(*reach, span, reach))
+		return tensor_fail(f, o, member, "is %lld: the tensor would reach over more than 2^63 bytes.",
+		                   (long long)stride);
 	*out = stride;
 	return 0;
 }
@@ -182,25 +181,21 @@ static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, con
 	const int bytes = o->columns == 1 ? 4 : 2;
 	const int64_t batch = l->shape.packed ? 1 : l->shape.batch;
 	const bool empty = l->shape.batch == 0 || o->heads == 0 || o->rows == 0;
-	char why[160];
 	if (!t->data) {
 		if (empty || (o->flags & TENSOR_OPTIONAL))
 			return 0;
-		snprintf(why, sizeof why, "is NULL, but it has %lld x %lld x %lld rows.", (long long)batch,
-		         (long long)o->heads, (long long)o->rows);
-		return tensor_fail(f, o, "data", why);
+		return tensor_fail(f, o, "data", "is NULL, but it has %lld x %lld x %lld rows.", (long long)batch,
+		                   (long long)o->heads, (long long)o->rows);
 	}
 	const int align = bytes == 2 && l->pass->recipe.load_bytes > 2 ? l->pass->recipe.load_bytes : bytes;
 	const uintptr_t address = (uintptr_t)t->data;
 	if ((address & (uintptr_t)(align - 1)) && !empty) {
 		if (align > bytes)
-			snprintf(why, sizeof why,
-			         "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
-			         "with problem.align = 2.",
-			         t->data, align, align);
-		else
-			snprintf(why, sizeof why, "is %p, not a multiple of its element's %d bytes.", t->data, bytes);
-		return tensor_fail(f, o, "data", why);
+			return tensor_fail(f, o, "data",
+			                   "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
+			                   "with problem.align = 2.",
+			                   t->data, align, align);
+		return tensor_fail(f, o, "data", "is %p, not a multiple of its element's %d bytes.", t->data, bytes);
 	}
 	int64_t reach = 0;
 	out->data = address;
