@@ -20,6 +20,20 @@ int fault_fail(struct fault *f, int code, const char *field, const char *format,
 	return -1;
 }
 
+int fault_member(struct fault *f, const char *name, const char *member, const char *format, ...)
+{
+	char field[64];
+	struct text why = {0};
+	va_list args;
+	va_start(args, format);
+	text_vaddf(&why, format, args);
+	va_end(args);
+	snprintf(field, sizeof field, "%s.%s", name, member);
+	fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, text_str(&why));
+	text_free(&why);
+	return -1;
+}
+
 static int is_word(char c) { return isalnum((unsigned char)c) || c == '_'; }
 
 /* The last `key:` of a line of YAML that starts at or before a column, counted from 1. */

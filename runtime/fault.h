@@ -15,6 +15,9 @@ struct fault {
 /* Appends a message and sets the code and, unless NULL, the field. Returns -1. */
 int fault_fail(struct fault *, int code, const char *field, const char *format, ...)
 	__attribute__((format(printf, 4, 5)));
+/* An invalid member of a struct of the caller: "name.member", a blank and the rest are the message. */
+int fault_member(struct fault *, const char *name, const char *member, const char *format, ...)
+	__attribute__((format(printf, 4, 5)));
 /* For a stage that appended its own messages: sets the code, takes the field from the quoted line of the spec. -1. */
 int fault_stage(struct fault *, int code);
 /* Empties the caller's object, which may be NULL. Nothing is written past its struct_size. */

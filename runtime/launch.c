@@ -1,6 +1,5 @@
 #include "runtime/kernel.h"
 
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -135,18 +134,6 @@ struct operand {
 	int flags;
 };
 
-__attribute__((format(printf, 4, 5))) static int tensor_fail(struct fault *f, const struct operand *o, const char *member,
-                                                             const char *format, ...)
-{
-	char field[64], why[160];
-	va_list args;
-	va_start(args, format);
-	vsnprintf(why, sizeof why, format, args);
-	va_end(args);
-	snprintf(field, sizeof field, "%s.%s", o->name, member);
-	return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s %s", field, why);
-}
-
 static inline int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o,
                         const char *member, int64_t stride, int64_t size, int bytes, struct fault *f)
 {
@@ -157,20 +144,20 @@ static inline int stride_check(int64_t *out, int64_t *reach, const struct launch
 	const int align = l->pass->recipe.load_bytes;
 	if (bytes == 2 && align > 2 &&
 	    (stride & (align / bytes - 1))) /* powers of two; a division costs more than a check */
-		return tensor_fail(f, o, member,
-		                   "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
-		                   "kernel with problem.align = 2.",
-		                   (long long)stride, align, align / bytes);
+		return fault_member(f, o->name, member,
+		                    "is %lld elements; this kernel loads %d bytes at a time and needs a multiple of %d: get a "
+		                    "kernel with problem.align = 2.",
+		                    (long long)stride, align, align / bytes);
 	if ((o->flags & TENSOR_WRITTEN) && stride < o->columns && stride > -o->columns)
-		return tensor_fail(f, o, member,
-		                   "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
-		                   (long long)stride, (long long)size, (long long)o->columns);
+		return fault_member(f, o->name, member,
+		                    "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
+		                    (long long)stride, (long long)size, (long long)o->columns);
 	int64_t span;
 	if (stride < -(INT64_MAX / 16) || stride > INT64_MAX / 16 ||
 	    __builtin_mul_overflow((stride < 0 ? -stride : stride) * bytes, size - 1, &span) ||
 	    __builtin_add_overflow(*reach, span, reach))
-		return tensor_fail(f, o, member, "is %lld: the tensor would reach over more than 2^63 bytes.",
-		                   (long long)stride);
+		return fault_member(f, o->name, member, "is %lld: the tensor would reach over more than 2^63 bytes.",
+		                    (long long)stride);
 	*out = stride;
 	return 0;
 }
@@ -184,22 +171,22 @@ static int tensor_fill(struct fagen_abi_tensor *out, const struct launch *l, con
 	if (!t->data) {
 		if (empty || (o->flags & TENSOR_OPTIONAL))
 			return 0;
-		return tensor_fail(f, o, "data", "is NULL, but it has %lld x %lld x %lld rows.", (long long)batch,
-		                   (long long)o->heads, (long long)o->rows);
+		return fault_member(f, o->name, "data", "is NULL, but it has %lld x %lld x %lld rows.", (long long)batch,
+		                    (long long)o->heads, (long long)o->rows);
 	}
 	const int align = bytes == 2 && l->pass->recipe.load_bytes > 2 ? l->pass->recipe.load_bytes : bytes;
 	const uintptr_t address = (uintptr_t)t->data;
 	if ((address & (uintptr_t)(align - 1)) && !empty) {
 		if (align > bytes)
-			return tensor_fail(f, o, "data",
-			                   "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
-			                   "with problem.align = 2.",
-			                   t->data, align, align);
-		return tensor_fail(f, o, "data", "is %p, not a multiple of its element's %d bytes.", t->data, bytes);
+			return fault_member(f, o->name, "data",
+			                    "is %p; this kernel loads %d bytes at a time and needs a multiple of %d: get a kernel "
+			                    "with problem.align = 2.",
+			                    t->data, align, align);
+		return fault_member(f, o->name, "data", "is %p, not a multiple of its element's %d bytes.", t->data, bytes);
 	}
 	int64_t reach = 0;
 	out->data = address;
-	int64_t stride[3];
+	int64_t stride[3] = {0};
 	if (!empty) {
 		if (stride_check(&stride[0], &reach, l, o, "stride_batch", t->stride_batch, batch, bytes, f) ||
 		    stride_check(&stride[1], &reach, l, o, "stride_head", t->stride_head, o->heads, bytes, f) ||

@@ -4,7 +4,6 @@
 #include "runtime/kernel.h"
 #include "templates/merge_abi.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,18 +72,15 @@ struct part {
 /* *vector stays true while groups of four elements are aligned. */
 static int part_fill(bool *vector, const struct part *p, const fagen_merge_args *a, struct fault *f)
 {
-	char field[64];
 	const uintptr_t address = (uintptr_t)p->tensor->data;
 	const int64_t columns = p->is_out ? a->head_dim : 1;
-	snprintf(field, sizeof field, "%s.data", p->name);
 	if (!address)
 		return p->optional ? 0
-		                   : fault_fail(f, FAGEN_ERROR_INVALID, field,
-		                                "%s is NULL, but it has %lld x %lld x %lld rows.", field,
-		                                (long long)a->batch, (long long)a->heads, (long long)a->seqlen);
+		                   : fault_member(f, p->name, "data", "is NULL, but it has %lld x %lld x %lld rows.",
+		                                  (long long)a->batch, (long long)a->heads, (long long)a->seqlen);
 	if (address % (uintptr_t)p->bytes)
-		return fault_fail(f, FAGEN_ERROR_INVALID, field, "%s is %p, not a multiple of its element's %d bytes.",
-		                  field, p->tensor->data, p->bytes);
+		return fault_member(f, p->name, "data", "is %p, not a multiple of its element's %d bytes.", p->tensor->data,
+		                    p->bytes);
 	const struct {
 		const char *name;
 		int64_t stride, size;
@@ -97,18 +93,15 @@ static int part_fill(bool *vector, const struct part *p, const fagen_merge_args 
 	for (int i = 0; i < 3; i++) {
 		const int64_t stride =
 			dim[i].size > 1 ? dim[i].stride : 0; /* else never used, so it may hold anything */
-		snprintf(field, sizeof field, "%s.%s", p->name, dim[i].name);
 		if (p->written && dim[i].size > 1 && stride < columns && stride > -columns)
-			return fault_fail(
-				f, FAGEN_ERROR_INVALID, field,
-				"%s is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
-				field, (long long)stride, (long long)dim[i].size, (long long)columns);
+			return fault_member(f, p->name, dim[i].name,
+			                    "is %lld over %lld entries of %lld elements: entries of an output may not overlap.",
+			                    (long long)stride, (long long)dim[i].size, (long long)columns);
 		if (stride < -(INT64_MAX / 16) || stride > INT64_MAX / 16 ||
 		    __builtin_mul_overflow((stride < 0 ? -stride : stride) * p->bytes, dim[i].size, &span) ||
 		    __builtin_add_overflow(reach, span, &reach))
-			return fault_fail(f, FAGEN_ERROR_INVALID, field,
-			                  "%s is %lld: the tensor would reach over more than 2^63 bytes.", field,
-			                  (long long)stride);
+			return fault_member(f, p->name, dim[i].name, "is %lld: the tensor would reach over more than 2^63 bytes.",
+			                    (long long)stride);
 		*dim[i].to = stride;
 		*vector = *vector && (!p->is_out || stride % 4 == 0);
 	}
@@ -214,8 +207,9 @@ static int merge_launch(const fagen_merger *m, int which, const fagen_merge_args
 static int merge_call(const fagen_merger *m, int which, const fagen_merge_args *args, fagen_stream stream,
                       fagen_error *error)
 {
-	struct diag diag = {0};
+	struct diag diag;
 	struct fault f = {.diag = &diag};
+	diag_begin(&diag);
 	fault_clear(error);
 	return merge_launch(m, which, args, stream, &f) ? fault_report(error, &f) : FAGEN_OK;
 }

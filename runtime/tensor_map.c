@@ -3,7 +3,6 @@
  * kept for launches with the same addresses, shapes and strides. */
 #include "runtime/kernel.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +87,6 @@ static int strides_fill(struct mapped *m, const char *name, const struct fagen_a
 	                   {"stride_batch", tensor->stride_batch}};
 	for (int i = 0; i < RANK - 1; i++) {
 		const int64_t elements = row[i].elements;
-		char field[64];
 		if (m->size[i + 1] == 1) { /* never used, but it must be one that the driver takes */
 			m->stride[i] = (m->size[0] * ELEMENT + 15) / 16 * 16;
 			continue;
@@ -97,11 +95,10 @@ static int strides_fill(struct mapped *m, const char *name, const struct fagen_a
 			m->stride[i] = (uint64_t)elements * ELEMENT;
 			continue;
 		}
-		snprintf(field, sizeof field, "%s.%s", name, row[i].name);
-		return fault_fail(f, FAGEN_ERROR_INVALID, field,
-		                  "%s is %lld elements; this kernel loads %s through a tensor map, which takes strides "
-		                  "from 0 to below 2^39 elements: get a kernel with problem.align = 2.",
-		                  field, (long long)elements, name);
+		return fault_member(f, name, row[i].name,
+		                    "is %lld elements; this kernel loads %s through a tensor map, which takes strides from 0 to "
+		                    "below 2^39 elements: get a kernel with problem.align = 2.",
+		                    (long long)elements, name);
 	}
 	return 0;
 }

@@ -190,6 +190,39 @@ START_TEST(empty_merges_launch_nothing)
 }
 END_TEST
 
+/* Each driver call of getting a merger and launching it fails once; then it goes. */
+START_TEST(every_failing_call_is_told_and_undone)
+{
+	const fagen_config config = {.struct_size = sizeof config, .cache_dir = cache};
+	const fagen_merge_args a = plain();
+	int n = 0, got = 0;
+	for (bool failed = true; failed;) {
+		fagen_runtime *other = NULL;
+		fagen_merger *m = NULL;
+		ck_assert_int_eq(fagen_open(&other, &config, &error), FAGEN_OK);
+		const int libraries = fake.state->libraries;
+		fake.state->fail_at = fake.state->calls + ++n;
+		fake.state->fail_result = 719;
+		fake.state->failed_call = -1;
+		const int rc = fagen_merger_get(&m, other, 0, &error), merged = rc ? rc : fagen_merge(m, &a, NULL, &error);
+		fake.state->fail_at = 0;
+		failed = fake.state->failed_call >= 0;
+		ck_assert_int_eq(merged, failed ? FAGEN_ERROR_DRIVER : FAGEN_OK);
+		ck_assert_int_eq(error.cuda_result, failed ? 719 : 0);
+		ck_assert(!rc == !!m && (!rc || fake.state->libraries == libraries));
+		ck_assert_int_eq(fake.depth(), 0);
+		unsigned int mode = 0; /* one that could not be given back stays */
+		fake.cu.cuThreadExchangeStreamCaptureMode(&mode);
+		got += failed && !rc;
+		ck_assert_int_eq(fagen_merger_get(&m, other, 0, &error) || fagen_merge(m, &a, NULL, &error), FAGEN_OK);
+		fagen_close(other);
+		ck_assert_int_eq(fake.state->libraries, libraries);
+	}
+	ck_assert(n > 12 && got >= 3);
+	ck_assert_int_eq(fake.state->broken, 0);
+}
+END_TEST
+
 Suite *suite(void)
 {
 	Suite *s = suite_create("merge");
@@ -204,6 +237,7 @@ Suite *suite(void)
 	tcase_add_test(t, vectors_need_alignment);
 	tcase_add_test(t, wrong_arguments_are_refused_by_name);
 	tcase_add_test(t, empty_merges_launch_nothing);
+	tcase_add_test(t, every_failing_call_is_told_and_undone);
 	suite_add_tcase(s, t);
 	return s;
 }
