@@ -80,7 +80,9 @@ out:
 
 void tile_name(char name[32], const struct candidate *c)
 {
-	const int len = snprintf(name, 32, "%dx%d w%d s%d", c->tile_m, c->tile_n, c->warps, c->stages);
+	int len = snprintf(name, 32, "%dx%d w%d s%d", c->tile_m, c->tile_n, c->warps, c->stages);
 	if (c->splits > 1)
-		snprintf(name + len, 32 - (size_t)len, " /%d", c->splits);
+		len += snprintf(name + len, 32 - (size_t)len, " /%d", c->splits);
+	if (c->heads > 1)
+		snprintf(name + len, 32 - (size_t)len, " h%d", c->heads);
 }

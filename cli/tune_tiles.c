@@ -13,7 +13,7 @@ static const double worth_timing = 2.5;
 
 static struct tile_choice choice_of(const struct plan *plan, const struct candidate *c)
 {
-	struct tile_choice choice = {.tile = {c->tile_m, c->tile_n, c->warps, c->stages}};
+	struct tile_choice choice = {.tile = {c->tile_m, c->tile_n, c->warps, c->stages, .heads = c->heads > 1 ? c->heads : 0}};
 	memcpy(choice.templ, plan->templ, sizeof choice.templ);
 	return choice;
 }
@@ -21,7 +21,7 @@ static struct tile_choice choice_of(const struct plan *plan, const struct candid
 static bool choice_equal(const struct tile_choice *a, const struct tile_choice *b)
 {
 	return strcmp(a->templ, b->templ) == 0 && a->tile.m == b->tile.m && a->tile.n == b->tile.n &&
-	       a->tile.warps == b->tile.warps && a->tile.stages == b->tile.stages;
+	       a->tile.warps == b->tile.warps && a->tile.stages == b->tile.stages && a->tile.heads == b->tile.heads;
 }
 
 static void plan_add(struct tune_job *job, const struct plan *plan, const struct spec *spec, double limit,

@@ -61,6 +61,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"QUEUE", "bool", tile->queue, 0, "persistent CTAs take items from p.queue"},
 		{"SPLITS", "int", tile->splits, 0, "parts of a query tile's keys, items of their own"},
 		{"CTAS_SM", "int", tile->ctas_wanted, 0, "CTAs that an SM holds at least, each with that part of its registers"},
+		{"TILE_HEADS", "int", tile->heads, 0, "query heads that share a query tile; 1: each has its own"},
 		{"OUT_STAGED", "bool", tile->out_staged, 0, "O passes through shared memory on its way out"},
 		{"WRITE_LSE", "bool", (spec->outputs & OUTPUT_LSE) != 0, 0, "forward writes lse"},
 		{"RED_WIDTH", "int", plan->target->red_width, 0, "floats of one global reduction"},

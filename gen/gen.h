@@ -189,6 +189,7 @@ struct tile_request { /* all zero: auto */
 	int warps;     /* 0: planner's choice */
 	int stages;    /* 0: planner's choice */
 	int splits;    /* parts of a query tile's keys; 0: planner's choice */
+	int heads;     /* query heads that share a tile; 0: planner's choice */
 };
 
 /* Keys of the language, in canonical order. spec.def has one row for each: name, type, default, documentation. */
@@ -482,7 +483,8 @@ enum {
 	CANDIDATES_MAX = 96,
 	OTHERS_MAX = 2,
 	SMEM_TERMS_MAX = 12,
-	REASON_MAX = 120
+	REASON_MAX = 120,
+	HEADS_POSITIONS_MOST = 1024 /* queries of a sequence for which the planner lets heads share tiles */
 };
 
 struct smem_term { char name[16]; int bytes; };
@@ -495,6 +497,7 @@ extern const char *const cost_names[COST_COUNT];
 struct candidate {
 	int tile_m, tile_n, warps, stages;
 	int splits;               /* parts of an owned tile's visits, each an item of its own, which another kernel joins; 1: none */
+	int heads;                /* query heads of a group that share a query tile, tile_m / heads positions of each; 1: a tile has one */
 	int walk_warps;           /* those of them that walk the tiles */
 	bool speculate;           /* softmax of long rows against references that never rise, checked at the end */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
@@ -527,6 +530,8 @@ struct plan {
 	char templ[RECIPE_NAME_MAX];   /* template folder/file without suffix: "sm80/fwd" */
 	int candidate_count, chosen;
 	struct candidate candidate[CANDIDATES_MAX]; /* in the order enumerated */
+	int heads_most;                /* query heads of a group that may share a tile; 0: the template knows nothing of it */
+	char heads_apart[REASON_MAX];  /* why no more than 1 */
 	int other_count;               /* templates that would serve too, or cannot */
 	struct other_template {
 		char templ[RECIPE_NAME_MAX];
@@ -553,6 +558,9 @@ int MUST_USE plan_tuned(struct plan *, const struct wisdom *, const struct spec 
 /* The plan of the naive kernels: the same recipe shape, no search. */
 int MUST_USE plan_naive(struct plan *, const struct spec *, const struct program *, const struct target *,
                         const struct device *, const struct problem *, enum pass, struct diag *);
+/* Of admissible candidates whose tiles several heads share, or of the others, the fastest; of equals the first enumerated. Rounding must
+ * not decide, so a later one has to be clearly faster. -1: none. */
+int candidate_fastest(const struct plan *, bool shared);
 void plan_print(struct text *, const struct plan *);      /* `fagen explain` and -d p */
 void plan_json(struct text *, const struct plan *);
 

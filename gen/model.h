@@ -14,11 +14,13 @@ struct template_model {
 	int cc_max;         /* and at most this one; 0: no end */
 	int align_min;      /* rows must be aligned to as many bytes; 0: any */
 	int splits_most;    /* parts that the visits of a tile may be cut into; 0: they are not */
+	/* Query heads that may share a tile; 1, and why no more may. NULL: a tile has one. */
+	int (*heads_most)(char reason[REASON_MAX], const struct spec *, const struct program *);
 	/* Writes at most `max` tiles to try for this spec; returns how many. */
 	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct program *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
 	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *, const struct program *);
-	/* Given tile_m, tile_n, warps, stages, splits: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
+	/* Given tile_m, tile_n, warps, stages, splits, heads: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
 	 * the staged inputs behind it are laid out, the registers per thread, and in cost_us the cost of ONE visited tile
 	 * in clocks of one SM by resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the
 	 * planner). */
@@ -60,7 +62,7 @@ void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
 void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int tile, int threads, int smem_bytes);
 void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
-void recipe_map_add(struct recipe *, const char *name, int rows);
+void recipe_map_add(struct recipe *, const char *name, int rows); /* of one head */
 
 /* What the expressions of one cell cost: lane operations, ex2 results, and bytes of shared memory. */
 struct cell_cost { double alu, exp, smem; };

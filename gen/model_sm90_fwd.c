@@ -52,7 +52,7 @@ static int accumulators_most(int warpgroups, const struct spec *spec, const stru
  * What one CTA waits for, at the ends of items above all, hides behind the other. */
 static bool sm_shared(const struct candidate *c, const struct spec *spec, const struct program *program)
 {
-	return c->tile_m == 2 * GROUP_ROWS && c->splits == 1 && c->tile_n / 2 + spec->head_dim_v / 2 <= 72 && spec->head_dim_qk <= 64 &&
+	return c->tile_m == 2 * GROUP_ROWS && c->splits == 1 && c->heads == 1 && c->tile_n / 2 + spec->head_dim_v / 2 <= 72 && spec->head_dim_qk <= 64 &&
 	       spec->layout != LAYOUT_PADDED && program->score_identity && !long_load(spec, program);
 }
 
@@ -76,6 +76,34 @@ static bool rows_alike(const struct program *program)
 			if (program->run[i].bound[k].q != 0)
 				return false;
 	return true;
+}
+
+/* Heads of a group share a tile where nothing but the rows of Q, O and LSE asks which head a row is of. A warp's 16 rows are whole
+ * positions. */
+static int fwd_heads_most(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
+{
+	bool used[NAME_COUNT], score_used[NAME_COUNT];
+	int heads = 1;
+	node_names(used, &program->pool, program->mask);
+	node_names(score_used, &program->pool, program->score);
+	while (2 * heads <= RECIPE_HEADS_MAX && spec->kv_group > 0 && spec->kv_group % (2 * heads) == 0)
+		heads *= 2;
+	const char *why = NULL;
+	if (spec->kv_group == 0)
+		why = "kv_group is known at launch only";
+	else if (heads == 1)
+		why = "kv_group is odd";
+	else if (used[NAME_H])
+		why = "the mask reads h";
+	else if (score_used[NAME_H])
+		why = "the score reads h";
+	else if (program->scan)
+		why = "tiles are classified for each head";
+	else if (spec->keep_256 < DROPOUT_LEVELS)
+		why = "dropout is drawn for each head";
+	if (why)
+		snprintf(reason, REASON_MAX, "%s", why);
+	return why ? 1 : heads;
 }
 
 static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -182,17 +210,20 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
+	const int positions = c->tile_m / c->heads, shared = c->heads > 1 ? c->heads : 0;
 	(void)target;
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
-	recipe_kernel_add(recipe, "fagen_forward", c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : GRID_PERSISTENT, c->tile_m, 32 * c->warps, c->smem_bytes);
+	recipe_kernel_add(recipe, "fagen_forward", c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : GRID_PERSISTENT, positions, 32 * c->warps, c->smem_bytes);
+	recipe->kernel[recipe->kernel_count - 1].heads = shared;
 	if (c->splits > 1) {
 		recipe->kernel[recipe->kernel_count - 1].parts = c->splits;
 		recipe_kernel_add(recipe, "fagen_forward_merge", GRID_QUERY_TILES, MERGE_ROWS, 32 * MERGE_ROWS, 0);
-		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, c->tile_m, c->splits * (spec->head_dim_v + 1)); /* O and LSE */
+		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, positions, c->splits * (spec->head_dim_v + 1)); /* O and LSE */
 	}
 	recipe_queue_add(recipe, c);
-	recipe_map_add(recipe, "query", GROUP_ROWS);
+	recipe_map_add(recipe, "query", GROUP_ROWS / c->heads);
+	recipe->map[recipe->map_count - 1].heads = shared;
 	recipe_map_add(recipe, "key", c->tile_n);
 	recipe_map_add(recipe, "value", c->tile_n);
 }
@@ -205,6 +236,7 @@ const struct template_model model_sm90_fwd = {
 	.cc_max = 90,
 	.align_min = 16,
 	.splits_most = RECIPE_PARTS_MAX,
+	.heads_most = fwd_heads_most,
 	.tiles = fwd_tiles,
 	.legal = fwd_legal,
 	.shape = fwd_shape,

@@ -18,10 +18,10 @@ static bool tile_matches(const struct tile_request *tile, const struct tile_requ
 
 static bool is_auto(const struct tile_request *wish)
 {
-	return !wish->m && !wish->n && !wish->warps && !wish->stages && !wish->splits;
+	return !wish->m && !wish->n && !wish->warps && !wish->stages && !wish->splits && !wish->heads;
 }
 
-/* The template's own tiles that match the wish but for its splits; a wish outside that list is tried with every number of
+/* The template's own tiles that match the wish but for its splits and heads; a wish outside that list is tried with every number of
  * warps and stages it leaves open. */
 static int tiles_list(struct tile_request tile[CANDIDATES_MAX], const struct template_model *model,
                          const struct spec *spec, const struct program *program, const struct target *target,
@@ -50,7 +50,7 @@ static int tiles_collect(struct tile_request tile[CANDIDATES_MAX], const struct 
 {
 	const int count = tiles_list(tile, model, spec, program, target, wish);
 	for (int i = 0; i < count; i++)
-		tile[i].splits = wish->splits;
+		tile[i].splits = wish->splits, tile[i].heads = wish->heads;
 	return count;
 }
 
@@ -71,6 +71,24 @@ static bool kernels_fit(struct candidate *c, const struct template_model *model,
 	return true;
 }
 
+/* May so many query heads share a tile? */
+static bool heads_fit(struct candidate *c, const struct template_model *model, const struct spec *spec, const struct program *program)
+{
+	if (c->heads == 1)
+		return true;
+	char why[REASON_MAX] = "";
+	const int most = model->heads_most ? model->heads_most(why, spec, program) : 1;
+	if (most % c->heads == 0)
+		return true;
+	if (model->heads_most == NULL)
+		snprintf(c->reason, sizeof c->reason, "%d heads; %s has those of one in a tile", c->heads, model->templ);
+	else if (most == 1)
+		snprintf(c->reason, sizeof c->reason, "%d heads; %.80s", c->heads, why);
+	else
+		snprintf(c->reason, sizeof c->reason, "%d heads; want 1 or a divisor of %d", c->heads, most);
+	return false;
+}
+
 /* Fills what does not depend on the problem; false and a reason when the candidate cannot run on the target. */
 static bool candidate_shape(struct candidate *c, const struct template_model *model, const struct spec *spec,
                             const struct program *program, const struct target *target, const struct device *device,
@@ -78,6 +96,7 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 {
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
 	c->splits = tile->splits ? tile->splits : 1;
+	c->heads = tile->heads ? tile->heads : 1;
 	c->walk_warps = c->warps;
 	c->ctas_wanted = 1;
 	candidate_clocks(c);
@@ -86,6 +105,8 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 		         model->templ);
 		return false;
 	}
+	if (!heads_fit(c, model, spec, program))
+		return false;
 	if (!model->legal(c->reason, tile, spec, program)) {
 		if (c->reason[0] == '\0')
 			snprintf(c->reason, sizeof c->reason, "%s cannot be built with this tile", model->templ);
@@ -114,11 +135,12 @@ struct memo {
 
 static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct plan *plan)
 {
+	const int rows = c->tile_m / c->heads;
 	for (int i = 0; i < memo->count; i++)
-		if (memo->visits[i].tile_m == c->tile_m && memo->visits[i].tile_n == c->tile_n)
+		if (memo->visits[i].tile_m == rows && memo->visits[i].tile_n == c->tile_n)
 			return &memo->visits[i];
 	struct visits *visits = &memo->visits[memo->count++];
-	*visits = (struct visits){.tile_m = c->tile_m, .tile_n = c->tile_n};
+	*visits = (struct visits){.tile_m = rows, .tile_n = c->tile_n};
 	visits_count(visits, &memo->classifier, &plan->problem, plan->pass);
 	return visits;
 }
@@ -166,21 +188,37 @@ static void candidate_split(struct candidate *c, struct plan *plan, struct memo 
 static void candidate_add(struct plan *plan, struct memo *memo, const struct template_model *model,
                           const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
+	if (plan->candidate_count == CANDIDATES_MAX)
+		return;
 	struct candidate *c = &plan->candidate[plan->candidate_count++];
 	candidate_fill(c, plan, memo, model, spec, program, tile);
 	candidate_split(c, plan, memo, model, spec, program, tile);
 }
 
-/* The fastest; of equals the first enumerated. Rounding must not decide, so a later one has to be clearly faster. */
-static int candidate_choose(const struct plan *plan)
+int candidate_fastest(const struct plan *plan, bool shared)
 {
 	int best = -1;
 	for (int i = 0; i < plan->candidate_count; i++) {
 		const struct candidate *c = &plan->candidate[i];
-		if (c->reason[0] == '\0' && (best < 0 || c->time_us < plan->candidate[best].time_us * (1 - 1e-9)))
+		if (c->reason[0] == '\0' && (c->heads > 1) == shared &&
+		    (best < 0 || c->time_us < plan->candidate[best].time_us * (1 - 1e-9)))
 			best = i;
 	}
 	return best;
+}
+
+/* Heads share tiles where that is clearly faster, and there are few queries. Where rows fill tiles it gains what tiles of fewer positions leave
+ * out, which is little or not measured yet. */
+static int candidate_choose(const struct plan *plan)
+{
+	static const double clearly = 0.9;
+	const int apart = candidate_fastest(plan, false), shared = candidate_fastest(plan, true);
+	if (apart < 0 || shared < 0)
+		return apart < 0 ? shared : apart;
+	return plan->problem.seqlen_q <= HEADS_POSITIONS_MOST &&
+	                       plan->candidate[shared].time_us < clearly * plan->candidate[apart].time_us
+	               ? shared
+	               : apart;
 }
 
 /* How far a tile is from a wish, a step being a factor of two in one number. */
@@ -226,6 +264,8 @@ static void tile_print(struct text *text, const struct tile_request *tile)
 		text_addf(text, ", stages %d", tile->stages);
 	if (tile->splits)
 		text_addf(text, ", splits %d", tile->splits);
+	if (tile->heads)
+		text_addf(text, ", heads %d", tile->heads);
 }
 
 /* The targets on which some tile of the pass is admissible: what a person can do when this one has none. */
@@ -318,6 +358,8 @@ static bool plan_try(struct plan *plan, const struct template_model *model, cons
 	plan->problem = *problem;
 	snprintf(plan->templ, sizeof plan->templ, "%s", model->templ);
 	plan->standard_bytes = standard_bytes(spec, problem, pass);
+	if (model->heads_most)
+		plan->heads_most = model->heads_most(plan->heads_apart, spec, program);
 	struct memo memo = {.count = 0};
 	classifier_begin(&memo.classifier, program, spec, problem->seqlen_q, problem->seqlen_k);
 	classifier_map(&memo.classifier, 0);
@@ -330,6 +372,11 @@ static bool plan_try(struct plan *plan, const struct template_model *model, cons
 	const int count = tiles_collect(tile, model, spec, program, target, wish);
 	for (int i = 0; i < count; i++)
 		candidate_add(plan, &memo, model, spec, program, &tile[i]);
+	for (int i = 0; i < count && wish->heads == 0 && plan->heads_most > 1; i++) {
+		tile[i].heads = plan->heads_most;
+		if (plan->candidate[i].reason[0] == '\0') /* what does not fit does not fit then either */
+			candidate_add(plan, &memo, model, spec, program, &tile[i]);
+	}
 	plan->chosen = candidate_choose(plan);
 	if (plan->chosen < 0)
 		return false;
@@ -371,7 +418,7 @@ static bool tuned_take(struct plan *plan, const struct template_model *model, co
 	for (int i = 0; i < plan->candidate_count && strcmp(plan->templ, choice->templ) == 0; i++) {
 		const struct candidate *c = &plan->candidate[i];
 		if (c->reason[0] != '\0' || c->tile_m != want->m || c->tile_n != want->n || c->warps != want->warps ||
-		    c->stages != want->stages)
+		    c->stages != want->stages || (c->heads > 1 ? c->heads : 0) != want->heads)
 			continue;
 		plan->chosen = i;
 		recipe_fill(&plan->recipe, model, spec, program, c, plan->target, &plan->problem);

@@ -184,7 +184,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem, device);
-	const struct walk walk = walk_make(c->tile_m, c->tile_n, problem, plan->pass);
+	const struct walk walk = walk_make(c->tile_m / c->heads, c->tile_n, problem, plan->pass);
 	const double heads_q = (double)problem->heads_q * (double)problem->batch;
 	const double heads_kv = (double)problem->heads_kv * (double)problem->batch;
 	const double group = (double)problem->heads_q / (double)problem->heads_kv;
@@ -198,7 +198,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double items = items_count(main, &shape);
 	c->waves = items / ((double)c->ctas_sm * device->sms);
 	c->visited = all_cells > 0 ? visits->cells / all_cells : 0;
-	const double tiles = visits->tiles * heads_q;
+	const double tiles = visits->tiles * heads_q / c->heads;
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
 	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
 	const bool again =

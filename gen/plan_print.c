@@ -87,6 +87,31 @@ static void tuning_json(struct text *text, const struct plan *plan)
 	text_puts(text, "}");
 }
 
+/* Whether query heads of a group share tiles, and why: where there are groups, and a template for which it is a question. */
+static void heads_print(struct text *text, const struct plan *plan, const struct candidate *c)
+{
+	if (plan->heads_most == 0 || plan->problem.heads_q == plan->problem.heads_kv)
+		return;
+	if (c->heads > 1)
+		text_addf(text, "  heads        %d of a group share a tile, %d positions of each", c->heads, c->tile_m / c->heads);
+	else
+		text_puts(text, "  heads        each has tiles of its own");
+	if (plan->heads_apart[0] != '\0')
+		text_addf(text, ": %s", plan->heads_apart);
+	const int other = candidate_fastest(plan, c->heads == 1);
+	if (other >= 0) {
+		if (c->heads > 1)
+			text_puts(text, "; apart ");
+		else
+			text_addf(text, "; %d together ", plan->heads_most);
+		time_print(text, plan->candidate[other].time_us);
+		text_puts(text, " predicted");
+		if (c->heads == 1 && plan->problem.seqlen_q > HEADS_POSITIONS_MOST)
+			text_addf(text, ", but not measured above %d queries", HEADS_POSITIONS_MOST);
+	}
+	text_puts(text, "\n");
+}
+
 static void chosen_print(struct text *text, const struct plan *plan, const struct candidate *c)
 {
 	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s", c->tile_m, c->tile_n,
@@ -95,6 +120,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 		text_addf(text, "; keys in %d parts, which %s joins", c->splits,
 		          plan->recipe.kernel[plan->recipe.kernel_count - 1].entry);
 	text_puts(text, "\n");
+	heads_print(text, plan, c);
 	tuning_print(text, plan);
 	text_puts(text, "  time         ");
 	time_print(text, c->time_us);
@@ -150,9 +176,12 @@ static void recipe_table(struct text *text, const struct plan *plan)
 		text_puts(text, "  workspace    none\n");
 	else if (plan->recipe.piece_count > 1)
 		text_addf(text, "  %-12s in all: %" PRId64 " bytes\n", "", total);
-	for (int i = 0; i < plan->recipe.map_count; i++)
+	for (int i = 0; i < plan->recipe.map_count; i++) {
 		text_addf(text, "%s%s in boxes of %d rows", i ? ", " : "  tensor maps  ", plan->recipe.map[i].name,
 		          plan->recipe.map[i].rows);
+		if (plan->recipe.map[i].heads)
+			text_addf(text, " of %d heads", plan->recipe.map[i].heads);
+	}
 	if (plan->recipe.map_count > 0)
 		text_puts(text, "\n");
 }
@@ -190,6 +219,8 @@ static void candidates_table(struct text *text, const struct plan *plan)
 		text_addf(text, " %10.1f %s", c->time_us, cost_names[c->bound_by]);
 		if (c->splits > 1)
 			text_addf(text, ", %d splits", c->splits);
+		if (c->heads > 1)
+			text_addf(text, ", %d heads", c->heads);
 		text_puts(text, "\n");
 	}
 	bool any = false;
@@ -227,8 +258,8 @@ static void number_json(struct text *text, double value)
 
 static void candidate_json(struct text *text, const struct plan *plan, const struct candidate *c)
 {
-	text_addf(text, "{\"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d, \"splits\": %d", c->tile_m,
-	          c->tile_n, c->warps, c->stages, c->splits);
+	text_addf(text, "{\"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d, \"splits\": %d, \"heads\": %d", c->tile_m,
+	          c->tile_n, c->warps, c->stages, c->splits, c->heads);
 	if (c->reason[0] != '\0') {
 		text_puts(text, ", \"rejected\": ");
 		text_json(text, c->reason);
@@ -278,9 +309,12 @@ static void recipe_json(struct text *text, const struct plan *plan)
 		          piece->name, recipe_piece_bytes(piece, &shape), piece->zeroed ? "true" : "false");
 	}
 	text_puts(text, "], \"maps\": [");
-	for (int i = 0; i < plan->recipe.map_count; i++)
-		text_addf(text, "%s{\"name\": \"%s\", \"rows\": %d}", i ? ", " : "", plan->recipe.map[i].name,
-		          plan->recipe.map[i].rows);
+	for (int i = 0; i < plan->recipe.map_count; i++) {
+		text_addf(text, "%s{\"name\": \"%s\", \"rows\": %d", i ? ", " : "", plan->recipe.map[i].name, plan->recipe.map[i].rows);
+		if (plan->recipe.map[i].heads)
+			text_addf(text, ", \"heads\": %d", plan->recipe.map[i].heads);
+		text_puts(text, "}");
+	}
 	text_puts(text, "]");
 }
 

@@ -22,6 +22,8 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 		          k->tile, k->threads, k->smem_bytes);
 		if (k->parts)
 			text_addf(text, " parts %d", k->parts);
+		if (k->heads)
+			text_addf(text, " heads %d", k->heads);
 		text_puts(text, "\n");
 	}
 	for (int i = 0; i < recipe->piece_count; i++) {
@@ -29,8 +31,30 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d\n", p->name, size_names[p->size], p->tile,
 		          p->unit, p->zeroed);
 	}
-	for (int i = 0; i < recipe->map_count; i++)
-		text_addf(text, "map %s rows %d\n", recipe->map[i].name, recipe->map[i].rows);
+	for (int i = 0; i < recipe->map_count; i++) {
+		text_addf(text, "map %s rows %d", recipe->map[i].name, recipe->map[i].rows);
+		if (recipe->map[i].heads)
+			text_addf(text, " heads %d", recipe->map[i].heads);
+		text_puts(text, "\n");
+	}
+}
+
+/* The next word begins an optional number. */
+static bool follows(const struct line *line, const char *name)
+{
+	struct line ahead = *line;
+	return !line->wrong && line_take(&ahead, name);
+}
+
+/* Heads that share tiles or boxes, where the line says so: all of them read the same keys. */
+static int heads_parse(const struct recipe *recipe, struct line *line)
+{
+	if (!follows(line, "heads"))
+		return 0;
+	const int heads = line_number(line, "heads", 2, RECIPE_HEADS_MAX);
+	if (!line->wrong && (recipe->kv_group == 0 || recipe->kv_group % heads != 0))
+		line->wrong = "heads that divide kv_group";
+	return heads;
 }
 
 static void kernel_parse(struct recipe *recipe, struct line *line)
@@ -41,8 +65,10 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	k.tile = line_number(line, "tile", 1, INT32_MAX);
 	k.threads = line_number(line, "threads", 1, 1024);
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
-	if (k.grid == GRID_PERSISTENT && line->at < line->end)
+	if (k.grid == GRID_PERSISTENT && follows(line, "parts"))
 		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
+	if (k.grid == GRID_PERSISTENT)
+		k.heads = heads_parse(recipe, line);
 	if (recipe->kernel_count == RECIPE_KERNELS_MAX)
 		line->wrong = "at most 12 kernels";
 	else
@@ -68,6 +94,7 @@ static void map_parse(struct recipe *recipe, struct line *line)
 	struct recipe_map m = {0};
 	strcpy(m.name, map_names[line_choice(line, map_names, RECIPE_MAPS_MAX, "query, key, value or dout")]);
 	m.rows = line_number(line, "rows", 1, 256);
+	m.heads = heads_parse(recipe, line);
 	for (int i = 0; i < recipe->map_count; i++)
 		if (!line->wrong && strcmp(recipe->map[i].name, m.name) == 0)
 			line->wrong = "one map of each name";
@@ -135,7 +162,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	if (kernel->tile < 1 || shape_negative(shape) || (each > 0 && shape->sms < 1))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
-	int64_t tiles = 0, heads = shape->heads_q, size;
+	int64_t tiles = 0, heads = shape->heads_q / (kernel->heads > 1 ? kernel->heads : 1), size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
 	case GRID_PERSISTENT_2:

@@ -9,7 +9,7 @@
 #include "gen/diag.h"
 #include "gen/text.h"
 
-enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_MAPS_MAX = 4, RECIPE_PARTS_MAX = 64, RECIPE_NAME_MAX = 32 };
+enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_MAPS_MAX = 4, RECIPE_PARTS_MAX = 64, RECIPE_HEADS_MAX = 16, RECIPE_NAME_MAX = 32 };
 
 /* Packed, batch * ceil(seqlen / tile) in the rules below is total / tile + batch, room for the tiles of all entries, each begun
  * anew, and 0 when the total is 0; but not where it says "not packed". */
@@ -33,6 +33,7 @@ struct recipe_kernel {
 	int threads;                 /* per CTA */
 	int smem_bytes;              /* dynamic shared memory */
 	int parts;                   /* GRID_PERSISTENT: of a tile, which CTAs take one by one; 0: tiles are whole */
+	int heads;                   /* GRID_PERSISTENT: query heads of a group that share tiles, where heads_q counts above; 0: each has its own */
 };
 
 enum recipe_size { /* bytes of a workspace piece */
@@ -54,10 +55,12 @@ struct recipe_piece {
 	int zeroed;                  /* 1: the runtime clears it on the stream before the first kernel */
 };
 
-/* A tensor map that the kernels take, of the operand of that name, whose boxes are `rows` rows of 64 elements. */
+/* A tensor map that the kernels take, of the operand of that name, whose boxes are `rows` rows of 64 elements; or those of so many
+ * heads, a position's together. */
 struct recipe_map {
 	char name[RECIPE_NAME_MAX];  /* query, key, value or dout, each once */
 	int rows;                    /* 1 to 256 */
+	int heads;                   /* 2 to 16, a divisor of kv_group; 0: of one head, whose rows are the map's second dimension */
 };
 
 struct recipe {

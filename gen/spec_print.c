@@ -116,6 +116,8 @@ static void tile_request_print(struct text *t, const struct tile_request *tile)
 		text_addf(t, ", stages: %d", tile->stages);
 	if (tile->splits)
 		text_addf(t, ", splits: %d", tile->splits);
+	if (tile->heads)
+		text_addf(t, ", heads: %d", tile->heads);
 	text_puts(t, "}");
 }
 

@@ -252,8 +252,8 @@ int read_assume(struct reading *r)
 
 static void tile_read(struct tile_request *tile, const struct yaml_tree *t, const struct yaml_node *n)
 {
-	const char *const names[] = {"m", "n", "warps", "stages", "splits"};
-	int *const fields[] = {&tile->m, &tile->n, &tile->warps, &tile->stages, &tile->splits};
+	const char *const names[] = {"m", "n", "warps", "stages", "splits", "heads"};
+	int *const fields[] = {&tile->m, &tile->n, &tile->warps, &tile->stages, &tile->splits, &tile->heads};
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
 		const struct yaml_node *value = yaml_get(t, n, names[i]);
 		*fields[i] = value ? (int)whole_of(t, value) : 0;

@@ -168,12 +168,14 @@ static const struct shape tile_n = WHOLE(16, 256, 16);
 static const struct shape tile_warps = WHOLE(1, 32, 1);
 static const struct shape tile_stages = WHOLE(1, 8, 1);
 static const struct shape tile_splits = WHOLE(1, RECIPE_PARTS_MAX, 1);
+static const struct shape tile_heads = WHOLE(1, RECIPE_HEADS_MAX, 1);
 static const struct shape_field tile_fields[] = {
 	{"m", &tile_m, true, "query rows"},
 	{"n", &tile_n, true, "keys"},
 	{"warps", &tile_warps, false, "warps of a block; the planner's choice when left out"},
 	{"stages", &tile_stages, false, "buffers of streamed tiles; the planner's choice when left out"},
 	{"splits", &tile_splits, false, "parts of a query tile's keys, computed apart and joined; the planner's choice when left out"},
+	{"heads", &tile_heads, false, "query heads of a group that share a tile; the planner's choice when left out"},
 };
 static const struct shape tile_explicit = MAP(tile_fields);
 static const struct shape tile_of_pass = EITHER(&word_auto, &tile_explicit);

@@ -20,7 +20,9 @@ static const int64_t us_max = 1000000000; /* a quarter of an hour */
 
 void tile_choice_print(char to[WISDOM_TILE_MAX], const struct tile_choice *c)
 {
-	snprintf(to, WISDOM_TILE_MAX, "%s %dx%d w%d s%d", c->templ, c->tile.m, c->tile.n, c->tile.warps, c->tile.stages);
+	const int len = snprintf(to, WISDOM_TILE_MAX, "%s %dx%d w%d s%d", c->templ, c->tile.m, c->tile.n, c->tile.warps, c->tile.stages);
+	if (c->tile.heads)
+		snprintf(to + len, WISDOM_TILE_MAX - (size_t)len, " h%d", c->tile.heads);
 }
 
 static void us_print(struct text *out, int64_t ns) { text_addf(out, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000)); }
@@ -150,7 +152,8 @@ static int tile_take(struct tile_choice *c, struct reader *r, const char *name)
 	struct tile_request *tile = &c->tile;
 	return int_take(&tile->m, r, 1, NUMBER_MAX) || literal_take(r, "x") || int_take(&tile->n, r, 1, NUMBER_MAX) ||
 	                       literal_take(r, " w") || int_take(&tile->warps, r, 1, NUMBER_MAX) || literal_take(r, " s") ||
-	                       int_take(&tile->stages, r, 1, NUMBER_MAX) || literal_take(r, "\"")
+	                       int_take(&tile->stages, r, 1, NUMBER_MAX) ||
+	                       (r->at[0] == ' ' && (literal_take(r, " h") || int_take(&tile->heads, r, 2, NUMBER_MAX))) || literal_take(r, "\"")
 	               ? -1
 	               : 0;
 }

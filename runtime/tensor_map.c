@@ -137,12 +137,17 @@ int maps_fill(struct mapped mapped[RECIPE_MAPS_MAX], const struct recipe *recipe
 	return 0;
 }
 
+/* Boxes of several heads have a position's together: heads are the map's second dimension, rows the third. */
 static int map_encode(struct fagen_abi_map *map, const struct mapped *m, const struct recipe_map *of, const struct driver *d,
                       struct fault *f)
 {
-	const uint32_t box[RANK] = {BOX_COLUMNS, (uint32_t)of->rows, 1, 1}, steps[RANK] = {1, 1, 1, 1};
+	const int second = of->heads ? 2 : 1, third = 3 - second; /* of rows, 1, and heads, 2 */
+	const uint64_t size[RANK] = {m->size[0], m->size[second], m->size[third], m->size[3]};
+	const uint64_t stride[RANK - 1] = {m->stride[second - 1], m->stride[third - 1], m->stride[2]};
+	const uint32_t rows = (uint32_t)of->rows, heads = of->heads ? (uint32_t)of->heads : 1, steps[RANK] = {1, 1, 1, 1};
+	const uint32_t box[RANK] = {BOX_COLUMNS, second == 1 ? rows : heads, second == 1 ? heads : rows, 1};
 	const cu_result r = driver_calls(d)->cuTensorMapEncodeTiled(
-		(cu_tensor_map *)map, CU_TENSOR_UINT16, RANK, (void *)(uintptr_t)m->address, m->size, m->stride, box, steps,
+		(cu_tensor_map *)map, CU_TENSOR_UINT16, RANK, (void *)(uintptr_t)m->address, size, stride, box, steps,
 		CU_TENSOR_INTERLEAVE_NONE, CU_TENSOR_SWIZZLE_128B, CU_TENSOR_L2_256B, CU_TENSOR_FILL_ZEROS);
 	if (!r)
 		return 0;
@@ -150,10 +155,10 @@ static int map_encode(struct fagen_abi_map *map, const struct mapped *m, const s
 	return fault_fail(
 		f, FAGEN_ERROR_DRIVER, of->name,
 		"It was that of %s: %llu columns, %llu rows, %llu heads, batch %llu, with strides of %llu, %llu "
-		"and %llu bytes, in boxes of %d rows. A kernel got with problem.align = 2 needs none.",
+		"and %llu bytes, in boxes of %u rows and %u heads. A kernel got with problem.align = 2 needs none.",
 		of->name, (unsigned long long)m->size[0], (unsigned long long)m->size[1], (unsigned long long)m->size[2],
 		(unsigned long long)m->size[3], (unsigned long long)m->stride[0], (unsigned long long)m->stride[1],
-		(unsigned long long)m->stride[2], of->rows);
+		(unsigned long long)m->stride[2], rows, heads);
 }
 
 int maps_encode(struct fagen_abi_maps *maps, const struct mapped mapped[RECIPE_MAPS_MAX], const struct kernel_pass *pass,

@@ -62,8 +62,8 @@ struct fagen_abi {
 #endif
 
 /* The second parameter of kernels whose recipe has maps: each is a CUtensorMap over the 16-bit tensor of the same name, of
- * rank 4, {dim, row, head, batch} (packed: {dim, row of the total, head, 1}). Those that the recipe does not name, and those
- * of tensors without elements, are zero. */
+ * rank 4, {dim, row, head, batch} (packed: {dim, row of the total, head, 1}), or {dim, head, row, batch} where boxes have several
+ * heads. Those that the recipe does not name, and those of tensors without elements, are zero. */
 struct fagen_abi_map {
 	FAGEN_ABI_ALIGN(64) unsigned long long opaque[16];
 };

@@ -49,7 +49,7 @@ template <bool KEYS, class Walk> DEVICE void walk_begin(Walk &walk, const fagen_
 	if constexpr (LAYOUT != LAYOUT_DENSE)
 		walk.sq = sq, walk.sk = sk;
 	if constexpr (KEYS)
-		walk.stream = stream_keys(own, int_min(own + TILE_M, sq), sq, sk, TILE_N);
+		walk.stream = stream_keys(own, int_min(own + TILE_Q, sq), sq, sk, TILE_N);
 	else
 		walk.stream = stream_queries(own, own + TILE_N, sq, sk, TILE_M);
 	if constexpr (SCAN)

@@ -872,29 +872,29 @@ static void mapped_open(void)
 	struct recipe forward = {.kernel_count = 1, .piece_count = 1, .map_count = 3, .load_bytes = 16};
 	forward.kernel[0] = entry("fwd", GRID_PERSISTENT, 128, 384, 200000);
 	forward.piece[0] = piece("queue", SIZE_LAUNCH, 0, 1, 1);
-	forward.map[0] = (struct recipe_map){"query", 128};
-	forward.map[1] = (struct recipe_map){"key", 176};
-	forward.map[2] = (struct recipe_map){"value", 256};
+	forward.map[0] = (struct recipe_map){"query", 128, 0};
+	forward.map[1] = (struct recipe_map){"key", 176, 0};
+	forward.map[2] = (struct recipe_map){"value", 256, 0};
 	struct recipe backward = forward;
 	backward.kernel[0] = entry("bwd", GRID_PERSISTENT, 64, 384, 100);
 	backward.map_count = 4;
 	backward.map[3] = backward.map[0];
-	backward.map[0] = (struct recipe_map){"dout", 1};
+	backward.map[0] = (struct recipe_map){"dout", 1, 0};
 	pass_open(PASS_FORWARD, &forward);
 	pass_open(PASS_BACKWARD, &backward);
 }
 
 struct map_want {
 	const char *name;
-	uint64_t size[4], stride[3]; /* columns, rows, heads, batch; bytes */
-	uint32_t rows;
+	uint64_t size[4], stride[3]; /* columns, rows, heads, batch, with boxes of several heads columns, heads, rows, batch; bytes */
+	uint32_t rows, heads;        /* of a box; heads 0: those of one */
 };
 
 /* Is the n-th map that was encoded, from 0, as wanted, and of the operand at that address? */
 static void map_check(int n, const struct map_want *want, const void *address)
 {
 	const struct fake_map *m = &fake.state->map[n];
-	const uint32_t box[4] = {64, want->rows, 1, 1}, step[4] = {1, 1, 1, 1};
+	const uint32_t box[4] = {64, want->heads ? want->heads : want->rows, want->heads ? want->rows : 1, 1}, step[4] = {1, 1, 1, 1};
 	ck_assert_uint_eq(m->type, 1); /* CU_TENSOR_MAP_DATA_TYPE_UINT16 */
 	ck_assert_uint_eq(m->rank, 4);
 	ck_assert_ptr_eq(m->address, address);
@@ -919,10 +919,10 @@ static bool map_is(const struct fagen_abi_map *map, int n)
 }
 
 static const struct map_want dense_maps[] = {
-	{"query", {64, 200, 8, 2}, {128, 200 * 128, 8 * 200 * 128}, 128},
-	{"key", {64, 300, 4, 2}, {128, 300 * 128, 4 * 300 * 128}, 176},
-	{"value", {96, 300, 4, 2}, {192, 300 * 192, 4 * 300 * 192}, 256},
-	{"dout", {96, 200, 8, 2}, {192, 200 * 192, 8 * 200 * 192}, 1},
+	{"query", {64, 200, 8, 2}, {128, 200 * 128, 8 * 200 * 128}, 128, 0},
+	{"key", {64, 300, 4, 2}, {128, 300 * 128, 4 * 300 * 128}, 176, 0},
+	{"value", {96, 300, 4, 2}, {192, 300 * 192, 4 * 300 * 192}, 256, 0},
+	{"dout", {96, 200, 8, 2}, {192, 200 * 192, 8 * 200 * 192}, 1, 0},
 };
 
 START_TEST(maps_are_the_second_parameter)
@@ -976,9 +976,9 @@ START_TEST(maps_of_unusual_layouts)
 	a.query.stride_head = a.key.stride_head = 64, a.value.stride_head = 96;
 	a.query.stride_batch = 200 * row, a.key.stride_batch = a.value.stride_batch = 0;
 	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
-	map_check(0, &(struct map_want){"query", {64, 200, 8, 2}, {2 * row, 128, 400 * row}, 128}, a.query.data);
-	map_check(1, &(struct map_want){"key", {64, 300, 4, 2}, {2 * row, 128, 0}, 176}, a.key.data);
-	map_check(2, &(struct map_want){"value", {96, 300, 4, 2}, {2 * row, 192, 0}, 256}, a.value.data);
+	map_check(0, &(struct map_want){"query", {64, 200, 8, 2}, {2 * row, 128, 400 * row}, 128, 0}, a.query.data);
+	map_check(1, &(struct map_want){"key", {64, 300, 4, 2}, {2 * row, 128, 0}, 176, 0}, a.key.data);
+	map_check(2, &(struct map_want){"value", {96, 300, 4, 2}, {2 * row, 192, 0}, 256, 0}, a.value.data);
 	/* The largest stride that a map takes. */
 	a.key.stride_batch = (INT64_C(1) << 39) - 8;
 	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
@@ -992,9 +992,9 @@ START_TEST(maps_of_unusual_layouts)
 		*tensors[i] = (fagen_tensor){tensors[i]->data, -3, INT64_MIN, INT64_MAX};
 	const int maps = s->maps;
 	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
-	map_check(maps, &(struct map_want){"query", {20, 1, 1, 1}, {48, 48, 48}, 128}, a.query.data);
-	map_check(maps + 1, &(struct map_want){"key", {20, 1, 1, 1}, {48, 48, 48}, 176}, a.key.data);
-	map_check(maps + 2, &(struct map_want){"value", {8, 1, 1, 1}, {16, 16, 16}, 256}, a.value.data);
+	map_check(maps, &(struct map_want){"query", {20, 1, 1, 1}, {48, 48, 48}, 128, 0}, a.query.data);
+	map_check(maps + 1, &(struct map_want){"key", {20, 1, 1, 1}, {48, 48, 48}, 176, 0}, a.key.data);
+	map_check(maps + 2, &(struct map_want){"value", {8, 1, 1, 1}, {16, 16, 16}, 256, 0}, a.value.data);
 }
 END_TEST
 
@@ -1005,10 +1005,34 @@ START_TEST(maps_of_packed_tensors)
 	kernel.signature.layout = LAYOUT_PACKED;
 	a.query.stride_batch = -1; /* ignored */
 	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
-	map_check(0, &(struct map_want){"query", {64, 200, 8, 1}, {128, 200 * 128, 128}, 128}, a.query.data);
-	map_check(1, &(struct map_want){"key", {64, 300, 4, 1}, {128, 300 * 128, 128}, 176}, a.key.data);
-	map_check(2, &(struct map_want){"value", {96, 300, 4, 1}, {192, 300 * 192, 192}, 256}, a.value.data);
+	map_check(0, &(struct map_want){"query", {64, 200, 8, 1}, {128, 200 * 128, 128}, 128, 0}, a.query.data);
+	map_check(1, &(struct map_want){"key", {64, 300, 4, 1}, {128, 300 * 128, 128}, 176, 0}, a.key.data);
+	map_check(2, &(struct map_want){"value", {96, 300, 4, 1}, {192, 300 * 192, 192}, 256, 0}, a.value.data);
 	ck_assert_uint_eq(fake.state->launch[0].grid, 8 * (200 / 128 + 3));
+}
+END_TEST
+
+/* Boxes of several heads: those of a position lie together, whatever the tensor's layout, in a packed batch too. */
+START_TEST(maps_of_heads_that_share_tiles)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	mapped_open();
+	struct recipe *const forward = &kernel.pass[PASS_FORWARD].recipe;
+	forward->kv_group = 2;
+	forward->kernel[0].heads = forward->map[0].heads = 2;
+	forward->map[0].rows = forward->kernel[0].tile = 32;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	map_check(0, &(struct map_want){"query", {64, 8, 200, 2}, {200 * 128, 128, 8 * 200 * 128}, 32, 2}, a.query.data);
+	map_check(1, &dense_maps[1], a.key.data);
+	ck_assert_uint_eq(fake.state->launch[0].grid, 7 * 4 * 2);
+	a.query.stride_seq = 8 * 64, a.query.stride_head = 64;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	map_check(3, &(struct map_want){"query", {64, 8, 200, 2}, {128, 8 * 128, 8 * 200 * 128}, 32, 2}, a.query.data);
+	a = packed_args();
+	kernel.signature.layout = LAYOUT_PACKED;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	map_check(6, &(struct map_want){"query", {64, 8, 200, 1}, {200 * 128, 128, 128}, 32, 2}, a.query.data);
+	ck_assert_uint_eq(fake.state->launch[2].grid, (200 / 32 + 3) * 4);
 }
 END_TEST
 
@@ -1082,9 +1106,9 @@ START_TEST(parts_are_joined)
 	forward.kernel[1] = entry("join", GRID_QUERY_TILES, 4, 128, 0);
 	forward.piece[0] = piece("queue", SIZE_LAUNCH, 0, 1, 1);
 	forward.piece[1] = piece("parts", SIZE_ROWS_QK, 128, 3 * (D_V + 1), 0);
-	forward.map[0] = (struct recipe_map){"query", 64};
-	forward.map[1] = (struct recipe_map){"key", 176};
-	forward.map[2] = (struct recipe_map){"value", 176};
+	forward.map[0] = (struct recipe_map){"query", 64, 0};
+	forward.map[1] = (struct recipe_map){"key", 176, 0};
+	forward.map[2] = (struct recipe_map){"value", 176, 0};
 	pass_open(PASS_FORWARD, &forward);
 	pass_open(PASS_BACKWARD, &forward);
 	static const struct {
@@ -1559,6 +1583,7 @@ Suite *suite(void)
 	tcase_add_test(t, kernels_without_maps_get_zeros);
 	tcase_add_test(t, maps_of_unusual_layouts);
 	tcase_add_test(t, maps_of_packed_tensors);
+	tcase_add_test(t, maps_of_heads_that_share_tiles);
 	tcase_add_test(t, empty_operands_have_no_map);
 	tcase_add_test(t, a_persistent_launch_clears_its_queue);
 	tcase_add_test(t, parts_are_joined);

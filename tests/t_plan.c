@@ -223,8 +223,8 @@ END_TEST
 static int fake_tiles(struct tile_request *tile, int max, const struct spec *spec, const struct program *program,
                       const struct target *target)
 {
-	static const struct tile_request all[] = {{64, 64, 4, 1, 0},  {64, 64, 4, 2, 0}, {128, 64, 16, 1, 0},
-	                                          {64, 128, 8, 3, 0}, {96, 64, 4, 1, 0}, {64, 32, 4, 1, 0}};
+	static const struct tile_request all[] = {{64, 64, 4, 1, 0, 0},  {64, 64, 4, 2, 0, 0}, {128, 64, 16, 1, 0, 0},
+	                                          {64, 128, 8, 3, 0, 0}, {96, 64, 4, 1, 0, 0}, {64, 32, 4, 1, 0, 0}};
 	memcpy(tile, all, sizeof all);
 	return sizeof all / sizeof *all;
 }
@@ -250,7 +250,7 @@ static void fake_recipe(struct recipe *recipe, const struct spec *spec, const st
                         const struct candidate *c, const struct target *target)
 {
 	recipe->kernel_count = 1;
-	recipe->kernel[0] = (struct recipe_kernel){"fake", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes, 0};
+	recipe->kernel[0] = (struct recipe_kernel){"fake", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes, 0, 0};
 }
 static const struct template_model fake = {.templ = "fake/fwd",
                                            .pass = PASS_FORWARD,
@@ -274,9 +274,9 @@ static void fake_backward(struct recipe *recipe, const struct spec *spec, const 
                           const struct candidate *c, const struct target *target)
 {
 	recipe->kernel_count = 3;
-	recipe->kernel[0] = (struct recipe_kernel){"before", GRID_QUERY_TILES, 64, 128, 0, 0};
-	recipe->kernel[1] = (struct recipe_kernel){"main", GRID_KEY_TILES, c->tile_n, 32 * c->warps, c->smem_bytes, 0};
-	recipe->kernel[2] = (struct recipe_kernel){"after", GRID_QUERY_TILES, 64, 128, 0, 0};
+	recipe->kernel[0] = (struct recipe_kernel){"before", GRID_QUERY_TILES, 64, 128, 0, 0, 0};
+	recipe->kernel[1] = (struct recipe_kernel){"main", GRID_KEY_TILES, c->tile_n, 32 * c->warps, c->smem_bytes, 0, 0};
+	recipe->kernel[2] = (struct recipe_kernel){"after", GRID_QUERY_TILES, 64, 128, 0, 0, 0};
 	recipe->piece_count = 2;
 	recipe->piece[0] = (struct recipe_piece){"delta", SIZE_ROWS, 64, 0, 0};
 	recipe->piece[1] = (struct recipe_piece){"dquery_accum", SIZE_ROWS_QK, 64, spec->head_dim_qk, 1};
@@ -340,7 +340,7 @@ START_TEST(explicit_tiles)
 	spec.tile[PASS_FORWARD] = (struct tile_request){.m = 64, .n = 64};
 	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
 	ck_assert_int_eq(plan.candidate_count, 2);
-	spec.tile[PASS_FORWARD] = (struct tile_request){64, 64, 4, 2, 0};
+	spec.tile[PASS_FORWARD] = (struct tile_request){64, 64, 4, 2, 0, 0};
 	ck_assert_int_eq(fake_plan(&spec, "H200", &diag), 0);
 	ck_assert(plan.candidate_count == 1 && best(&plan)->stages == 2);
 	/* Not one of the template's own, but legal: every number of warps and stages is tried. */
@@ -354,11 +354,11 @@ START_TEST(explicit_tiles)
 		struct tile_request tile;
 		const char *gpu, *says, *nearest;
 	} refused[] = {
-		{{64, 64, 4, 2, 0}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
-		{{100, 64, 0, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
-		{{128, 64, 16, 1, 0}, "H200", "86016", "n 64, warps 4"},
-		{{64, 4096, 0, 0, 0}, "H200", "shared memory", "m 64, n 64"},
-		{{64, 64, 4, 1, 2}, "H200", "2 splits; fake/fwd leaves the keys of a tile together", "{m 64, n 64, warps 4, stages 1}"},
+		{{64, 64, 4, 2, 0, 0}, "RTX 3090", "128000 bytes", "{m 64, n 64, warps 4, stages 1}"},
+		{{100, 64, 0, 0, 0, 0}, "H200", "m is 100; it must be a multiple of 64", "m 64, n 64"},
+		{{128, 64, 16, 1, 0, 0}, "H200", "86016", "n 64, warps 4"},
+		{{64, 4096, 0, 0, 0, 0}, "H200", "shared memory", "m 64, n 64"},
+		{{64, 64, 4, 1, 2, 0}, "H200", "2 splits; fake/fwd leaves the keys of a tile together", "{m 64, n 64, warps 4, stages 1}"},
 	};
 	spec.place[KEY_tile] = (struct place){7, 3};
 	for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {

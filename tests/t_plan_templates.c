@@ -194,12 +194,12 @@ static const struct {
 } served[] = {
 	{"usual", 128, 128, {0}, 16, "sm90/fwd", ""},
 	{"any alignment", 128, 128, {0}, 2, "sm80/fwd", "rows are not 16-byte aligned"},
-	{"a native tile", 128, 128, {128, 128, 12, 2, 0}, 16, "sm90/fwd", "12 warps"},
-	{"a portable tile", 64, 64, {64, 64, 4, 2, 0}, 16, "sm80/fwd", "m 64; want 128 or 192"},
-	{"warps of a portable tile", 64, 64, {128, 64, 4, 2, 0}, 16, "sm80/fwd", "4 warps; m 128 wants 12"},
+	{"a native tile", 128, 128, {128, 128, 12, 2, 0, 0}, 16, "sm90/fwd", "12 warps"},
+	{"a portable tile", 64, 64, {64, 64, 4, 2, 0, 0}, 16, "sm80/fwd", "m 64; want 128 or 192"},
+	{"warps of a portable tile", 64, 64, {128, 64, 4, 2, 0, 0}, 16, "sm80/fwd", "4 warps; m 128 wants 12"},
 	{"rows alone", 64, 64, {.m = 64}, 16, "sm80/fwd", "none of its own"},
-	{"parts", 128, 128, {128, 128, 12, 2, 3}, 16, "sm90/fwd", "3 splits; sm80/fwd"},
-	{"parts of a tile of both", 64, 64, {128, 64, 0, 0, 3}, 16, "sm90/fwd", "3 splits; sm80/fwd leaves the keys of a tile together"},
+	{"parts", 128, 128, {128, 128, 12, 2, 3, 0}, 16, "sm90/fwd", "3 splits; sm80/fwd"},
+	{"parts of a tile of both", 64, 64, {128, 64, 0, 0, 3, 0}, 16, "sm90/fwd", "3 splits; sm80/fwd leaves the keys of a tile together"},
 };
 
 START_TEST(others_have_reasons)
@@ -233,7 +233,7 @@ START_TEST(what_none_can_do)
 {
 	struct spec spec = spec_plain(64, 64);
 	struct diag diag = {0};
-	spec.tile[PASS_FORWARD] = (struct tile_request){100, 64, 4, 2, 0};
+	spec.tile[PASS_FORWARD] = (struct tile_request){100, 64, 4, 2, 0, 0};
 	ck_assert_int_eq(make(&plan, &spec, "H200", &usual, PASS_FORWARD, &diag), -1);
 	ck_assert_int_eq(diag.errors, 1);
 	ck_assert_ptr_nonnull(strstr(text_str(&diag.text), "The nearest legal choice is {m "));

@@ -206,6 +206,13 @@ END_TEST
 
 /* ---- recipe ---- */
 
+/* Heads that share tiles or boxes, where kv_group has such a divisor. */
+static int heads_random(const struct recipe *r)
+{
+	const int heads = (int)rng_in(2, RECIPE_HEADS_MAX);
+	return r->kv_group > 0 && r->kv_group % heads == 0 ? heads : 0;
+}
+
 static struct recipe recipe_random(void)
 {
 	struct recipe r = {0};
@@ -218,6 +225,7 @@ static struct recipe recipe_random(void)
 		static const char *const names[] = {"query", "key", "value", "dout"};
 		strcpy(r.map[i].name, names[(first + i) % 4]);
 		r.map[i].rows = (int)rng_in(1, 256);
+		r.map[i].heads = heads_random(&r);
 	}
 	for (int i = 0; i < r.kernel_count; i++) {
 		struct recipe_kernel *k = &r.kernel[i];
@@ -229,6 +237,7 @@ static struct recipe recipe_random(void)
 		k->threads = (int)rng_in(1, 1024);
 		k->smem_bytes = (int)rng_in(0, INT32_MAX);
 		k->parts = k->grid == GRID_PERSISTENT && rng() & 1 ? (int)rng_in(2, RECIPE_PARTS_MAX) : 0;
+		k->heads = k->grid == GRID_PERSISTENT ? heads_random(&r) : 0;
 	}
 	for (int i = 0; i < r.piece_count; i++) {
 		struct recipe_piece *p = &r.piece[i];
@@ -288,6 +297,9 @@ START_TEST(recipe_refuses)
 		"map query rows 257\n",
 		"map query rows 064\n",
 		"map query rows 64 more\n",
+		"map query rows 64 heads\n",
+		"map query rows 64 heads 1\n",
+		"map query rows 64 heads 2\n", /* kv_group 1 */
 		"map query rows 64",
 		"map key rows 64\nmap query rows 64\nmap key rows 128\n",
 		"map key rows 1\nmap query rows 1\nmap dout rows 1\nmap value rows 1\nmap value rows 1\n",
@@ -298,6 +310,9 @@ START_TEST(recipe_refuses)
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 pieces 2\n",
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 parts 2 more\n",
 		"kernel x grid query_tiles tile 64 threads 128 smem_bytes 0 parts 2\n",
+		"kernel x grid query_tiles tile 64 threads 128 smem_bytes 0 heads 2\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 heads 2\n",
+		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 heads 2 parts 2\n",
 		"kernel x grid persistant tile 64 threads 128 smem_bytes 0\n",
 		"recipe load_bytes 16 kv_group 1\n",
 		"nonsense\n",
@@ -468,6 +483,10 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	k.parts = 2;
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX / 2, 1)), 132);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), -1);
+	/* Heads that share tiles count as one. */
+	const struct recipe_kernel shared = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8}, parts = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8, .parts = 3};
+	ck_assert_int_eq(recipe_grid_size(&shared, &SHAPE(2, 64, 8, 20, 100)), 2 * 8 * 2);
+	ck_assert_int_eq(recipe_grid_size(&parts, &SHAPE(2, 64, 8, 20, 100)), 3 * 2 * 8 * 2);
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
 	none.sms = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &none), -1);

@@ -156,13 +156,15 @@ static int64_t random_below(int64_t n)
 
 static struct tile_request random_tile(void)
 {
-	struct tile_request t = {16 * (1 + (int)random_below(16)), 16 * (1 + (int)random_below(16)), 0, 0, 0};
+	struct tile_request t = {16 * (1 + (int)random_below(16)), 16 * (1 + (int)random_below(16)), 0, 0, 0, 0};
 	if (random_below(2))
 		t.warps = 1 + (int)random_below(32);
 	if (random_below(2))
 		t.stages = 1 + (int)random_below(8);
 	if (random_below(2))
 		t.splits = 1 + (int)random_below(RECIPE_PARTS_MAX);
+	if (random_below(2))
+		t.heads = 1 + (int)random_below(RECIPE_HEADS_MAX);
 	return t;
 }
 

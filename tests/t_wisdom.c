@@ -67,6 +67,15 @@ START_TEST(a_line_is_what_it_says)
 	ck_assert_str_eq(text_str(&printed), with("H200", "H200"));
 	text_free(&printed);
 	wisdom_free(&w);
+	/* Tiles that heads share are others than those of one. */
+	w = (struct wisdom){0};
+	printed = (struct text){0};
+	good(&w, with("w12 s2\" us", "w12 s2 h8\" us"));
+	ck_assert(w.entry[0].tuned.tile.tile.heads == 8 && w.entry[0].tuned.tile.tile.stages == 2 && w.entry[0].tuned.planner.tile.heads == 0);
+	wisdom_print(&printed, &w);
+	ck_assert_ptr_nonnull(strstr(text_str(&printed), "tile=\"sm90/fwd 128x128 w12 s2 h8\" us="));
+	text_free(&printed);
+	wisdom_free(&w);
 	good(&w, "fagen-wisdom 1\n");
 	good(&w, "# only this\nfagen-wisdom 1");
 	ck_assert_int_eq(w.count, 0);
@@ -98,6 +107,8 @@ static const struct {
 	{"sm90/fwd 128x128", "SM90 128x128", "w:2:80: error: wisdom: found 'SM90'; want a tile like 'sm90/fwd 128x128 w12 s2'"},
 	{"sm90/fwd 128x128", "0123456789012345678901234567890123 128x128", "w:2:80: error: wisdom: found"},
 	{"128x128", "128*128", "w:2:92: error: wisdom: found '*128'; want 'x'"},
+	{"w12 s2\" us", "w12 s2 h1\" us", "w:2:105: error: wisdom: found '1\"'; want a number from 2 to 4096"},
+	{"w12 s2\" us", "w12 s2 x8\" us", "w:2:104: error: wisdom: found 'x8\"'; want 'h'"},
 	{"w12 s2\" us", "w12 s\" us", "w:2:102: error: wisdom: found '\"'; want a number from 1 to 4096"},
 	{"us=301.250", "us=301.25", "w:2:111: error: wisdom: found '.25'; want a point and three digits"},
 	{"us=301.250", "us=301", "w:2:111: error: wisdom: found ' '; want a point and three digits"},

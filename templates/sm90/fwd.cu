@@ -18,6 +18,10 @@ constexpr float LIFT_SLACK = 32;
 // and the item is read from shared memory: registers are full.
 DEVICE int lane_row() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // row g of the tile
 DEVICE int lane_col() { return mov_tid_x() % 4 * 2; }                                             // 2t
+// Of row g: its position in the tile and its head. Row g + 8 is so much further.
+constexpr int HALF_POSITION = 8 / TILE_HEADS, HALF_HEAD = 8 % TILE_HEADS;
+DEVICE int lane_position() { return row_position(lane_row()); }
+DEVICE int lane_head() { return TILE_HEADS == 1 ? 0 : row_head(lane_row()); }
 
 // What a warpgroup has of the item that it works on.
 struct Attended {
@@ -43,8 +47,8 @@ DEVICE void values_issue(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N /
 template <class Change>
 DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &in, const Item &item, Change change)
 {
-	const int q = item.q0 + lane_row(), col = in.k0 + lane_col();
-	const RowState low = row_state(&p, &in, item.b, item.h, q, col), high = row_state(&p, &in, item.b, item.h, q + 8, col);
+	const int q = item.q0 + lane_position(), col = in.k0 + lane_col();
+	const RowState low = row_state(&p, &in, item.b, item.h, q, col), high = row_state(&p, &in, item.b, item.h, q + HALF_POSITION, col);
 #pragma unroll
 	for (int j = 0; j < BLOCKS_N; j++)
 #pragma unroll
@@ -126,7 +130,7 @@ template <class Item> DEVICE void part_keys(int &begin, int &end, const Item &it
 // By how much positions lift the best of the keys that row half r sees above the best of those that it sees in the visit at hand.
 DEVICE float row_lift(const fagen_abi &p, const Inputs &in, const Item &item, int r)
 {
-	const int sq = sequence_q(&p, item.b), sk = sequence_k(&p, item.b), q = int_min(item.q0 + lane_row() + 8 * r, sq - 1);
+	const int sq = sequence_q(&p, item.b), sk = sequence_k(&p, item.b), q = int_min(item.q0 + lane_position() + HALF_POSITION * r, sq - 1);
 	float all = minus_infinity(), here = minus_infinity();
 #pragma unroll
 	for (int run = 0; run < RUNS; run++) {
@@ -330,23 +334,31 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 	}
 }
 
-// O of this warp's rows, P's sums divided out by `scale`. The rows of an entry that are `written` begin at `out`; this warp's are from q on.
+// Elements from the first row of an entry to the row that is `row` behind that of position q and the first head of a tile.
+struct Strides { long long seq, head; };
+DEVICE long long row_at(Strides stride, int q, int row)
+{
+	return (q + row_position(row)) * stride.seq + row_head(row) * stride.head;
+}
+
+// O of this warp's rows, P's sums divided out by `scale`. The positions of an entry that are `written` begin at `out`, those of the warp at q.
 // Staged, a warp writes whole lines: 128 bytes of four rows at a time.
-DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2], unsigned short *out, long long stride, int q, int written,
+DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2], unsigned short *out, Strides stride, int q, int written,
                       const Smem &smem)
 {
 	const int lane = mov_tid_x() % 32;
 	if constexpr (!OUT_STAGED) {
 #pragma unroll
 		for (int r = 0; r < 2; r++)
-			accumulators_store<HEAD_DIM_V>(out + (q + lane / 4 + 8 * r) * stride, acc, r, scale[r], lane % 4, true,
-			                               q + lane / 4 + 8 * r < written);
+			accumulators_store<HEAD_DIM_V>(out + (q + row_position(lane / 4) + HALF_POSITION * r) * stride.seq +
+			                                       (row_head(lane / 4) + HALF_HEAD * r) * stride.head,
+			                               acc, r, scale[r], lane % 4, true, q + row_position(lane / 4) + HALF_POSITION * r < written);
 	} else {
 		const unsigned staged = cvta_shared(&smem + 1) + (mov_tid_x() - GROUP_THREADS) / 32 * OUT_WARP_BYTES;
 		// Of a lane: the row that it gives for stmatrix; row and 16-byte chunk of what it copies, whose swizzle repeats after 8 rows.
 		const unsigned to = staged + lane % 16 * 128, from = staged + lane / 8 * 128;
 		const unsigned chunk[2] = {((lane / 8 ^ lane) & 7) * 16u, ((lane / 8 ^ lane ^ 4) & 7) * 16u};
-		unsigned short *row = out + (q + lane / 8) * stride + lane % 8 * 8;
+		unsigned short *row = out + row_at(stride, q, lane / 8) + lane % 8 * 8;
 #pragma unroll
 		for (int panel = 0; panel < PANELS_V; panel++) {
 			const int blocks = panel + 1 < PANELS_V ? 8 : BLOCKS_V - 8 * panel;
@@ -361,15 +373,16 @@ DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				const uint4 cells = ld_shared_16(from + i * 512 + chunk[i % 2]);
-				if (q + lane / 8 + 4 * i < written && (blocks == 8 || lane % 8 < blocks))
-					st_global_16(row + 4 * i * stride + 64 * panel, cells);
+				if (q + row_position(lane / 8) + row_position(4 * i) < written && (blocks == 8 || lane % 8 < blocks))
+					st_global_16(row + row_at(stride, 0, 4 * i) + 64 * panel, cells);
 			}
 			__syncwarp(); // and their readers before the writers of the next
 		}
 	}
 }
 
-// What an item leaves for fwd_merge.cu: of rows inside the length LSE, and where that is not -inf O. A tile's parts lie together.
+// What an item leaves for fwd_merge.cu: of rows inside the length LSE, and where that is not -inf O. A tile's parts lie together, and h is
+// any of its heads.
 struct Part {
 	float out[TILE_M][HEAD_DIM_V];
 	float lse2[TILE_M]; // of the logits in base 2, without the sink
@@ -377,16 +390,16 @@ struct Part {
 DEVICE Part *parts_of(const fagen_abi &p, int b, int h, int tile)
 {
 	return reinterpret_cast<Part *>(p.parts) +
-	       (long long)tile_number(p.cu_seqlens_q, p.seqlen_q, p.heads_q, b, h, tile, TILE_M) * SPLITS;
+	       (long long)tile_number(p.cu_seqlens_q, p.seqlen_q, p.heads_q / TILE_HEADS, b, h / TILE_HEADS, tile, TILE_Q) * SPLITS;
 }
 template <class Item> DEVICE void part_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const fagen_abi &p, const Item &item)
 {
-	Part &part = parts_of(p, item.b, item.h, item.q0 / TILE_M)[item.part];
+	Part &part = parts_of(p, item.b, item.h, item.q0 / TILE_Q)[item.part];
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		const int row = lane_row() + 8 * r;
 		const float sum = rows.sum[r], scale = 256.0f / KEEP_256 * rcp(sum);
-		if (item.q0 + row >= sequence_q(&p, item.b))
+		if (item.q0 + row_position(row) >= sequence_q(&p, item.b))
 			continue;
 		if (mov_tid_x() % 4 == 0)
 			part.lse2[row] = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
@@ -407,11 +420,13 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 		part_store(acc, rows, p, item);
 		return;
 	}
-	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_row();
-	float sink2 = 0; // base 2
+	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_position(), h = item.h + lane_head();
+	float sink2[2] = {0, 0}; // base 2
 	if constexpr (SINK) {
 		const Inputs in = {staged.head(seat), staged.rows(seat), staged.cols(0), staged.cells(0), item.q0, 0, 0};
-		sink2 = sink_logit(&in) * LOG2_E;
+#pragma unroll
+		for (int r = 0; r < 2; r++)
+			sink2[r] = (TILE_HEADS == 1 ? sink_logit(&in) : sink_plain(&p, item.b, h + HALF_HEAD * r)) * LOG2_E;
 	}
 	float scale[2], lse2[2];
 	bool nothing = false;
@@ -422,13 +437,13 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 		lse2[r] = sum == 0 ? minus_infinity() : rows_reference(rows, r) * LOGIT_SCALE + lg2(sum);
 		scale[r] = 256.0f / KEEP_256 * rcp(sum);
 		if constexpr (SINK) {
-			const float keys2 = lse2[r], high = fmaxf(keys2, sink2);
+			const float keys2 = lse2[r], high = fmaxf(keys2, sink2[r]);
 			if (high != minus_infinity()) {
-				lse2[r] = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
+				lse2[r] = high + lg2(ex2(keys2 - high) + ex2(sink2[r] - high));
 				scale[r] *= ex2(keys2 - lse2[r]);
 			}
 		}
-		const bool used = LAYOUT == LAYOUT_DENSE || q + 8 * r < sequence_q(&p, item.b); // full tiles do not hide other rows
+		const bool used = LAYOUT == LAYOUT_DENSE || q + HALF_POSITION * r < sequence_q(&p, item.b); // full tiles do not hide other rows
 		lse2[r] = used ? lse2[r] : minus_infinity();
 		scale[r] = used && sum != 0 ? scale[r] : 0;
 		nothing |= scale[r] == 0;
@@ -438,15 +453,15 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 		for (int i = 0; i < HEAD_DIM_V / 2; i++)
 			acc[i] = scale[i / 2 % 2] == 0 ? 0 : acc[i];
 	if constexpr (WRITE_LSE) {
-		float *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first) + item.h * p.lse.stride_head;
+		float *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first) + h * p.lse.stride_head;
 #pragma unroll
 		for (int r = 0; r < 2; r++)
-			if (mov_tid_x() % 4 == 0 && q + 8 * r < written)
-				lse[(q + 8 * r) * p.lse.stride_seq] = LN_2 * lse2[r];
+			if (mov_tid_x() % 4 == 0 && q + HALF_POSITION * r < written)
+				lse[(q + HALF_POSITION * r) * p.lse.stride_seq + HALF_HEAD * r * p.lse.stride_head] = LN_2 * lse2[r];
 	}
 	unsigned short *const out =
 		reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first) + item.h * p.out.stride_head;
-	out_store(acc, scale, out, p.out.stride_seq, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16, written, smem);
+	out_store(acc, scale, out, {p.out.stride_seq, p.out.stride_head}, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16 / TILE_HEADS, written, smem);
 }
 
 // Did the short score do for row half r, by its logits' sum? A logit above the range would alone make the sum as large. Those below it are
@@ -473,7 +488,7 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 		const bool nothing = !SCORE_SHORT && rows.max[r] == minus_infinity(); // seen: exact. A short score may have sunk that far
 		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= TRUSTED_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
 		                  rows.sum[r] <= SUM_MOST && finite[0] + finite[1] + finite[2] + finite[3] == 0 && (!SCORE_SHORT || row_in_reach(rows, r, item, p));
-		trusted &= nothing || good || item.q0 + lane_row() + 8 * r >= sequence_q(&p, item.b);
+		trusted &= nothing || good || item.q0 + lane_position() + HALF_POSITION * r >= sequence_q(&p, item.b);
 	}
 	return trusted;
 }

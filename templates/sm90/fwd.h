@@ -15,6 +15,8 @@
 //
 // SPLITS: of few query tiles each is so many items, which see a part of its key tiles each and leave O and LSE over them in the
 // workspace. fwd_merge.cu joins them.
+//
+// TILE_HEADS: query heads of a group share a tile, so that few rows of each fill it, and their keys are loaded once.
 
 constexpr int WARPGROUPS = TILE_M / 64; // that compute
 constexpr int BLOCKS_N = TILE_N / 8;                 // 8-key blocks of S
@@ -38,16 +40,17 @@ constexpr int LOAD_REGISTERS = CTAS_SM == 2 ? 32 : WARPGROUPS == 3 ? (LONG_LOAD 
 constexpr int COMPUTE_REGISTERS = CTAS_SM == 2 ? 104 : WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1) * (65536 / CTAS_SM / THREADS / 8 * 8), "registers of a CTA");
-static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1), "half of an SM's registers are enough for this");
+static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1 && TILE_HEADS == 1), "half of an SM's registers are enough for this");
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
 static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
 static_assert(!DROPOUT || WARPGROUPS == 2, "making words several at a time takes registers");
+static_assert(TILE_HEADS == 1 || (!SCAN && !DROPOUT), "classes and words are of one head");
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
-// first, last: the key tiles that the part lies in.
+// h: the first head of the tile. first, last: the key tiles that the part lies in.
 template <bool> struct ItemOf { int kind, b, h, q0, part, first, last; };
 template <> struct ItemOf<false> { int kind, b, h, q0; };
 using Item = ItemOf<(SPLITS > 1)>;

@@ -12,22 +12,24 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 {
 	i /= SPLITS;
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		return rows_owned<TILE_M, true>(p, i);
+		const Owned own = tile_owned<TILE_Q, true>(p.cu_seqlens_q, p.batch, p.heads_q / TILE_HEADS, p.seqlen_q, i);
+		return {own.b, own.h * TILE_HEADS, own.tile, own.tiles};
 	} else {
-		const int tiles = ceil_div(p.seqlen_q, TILE_M), heads = p.batch * p.heads_q;
+		// Of several heads that share tiles the first counts.
+		const int tiles = ceil_div(p.seqlen_q, TILE_Q), heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
 		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
-		const long long fit = SECTION_BYTES / head_bytes * p.kv_group;
-		const int section = fit < p.kv_group ? p.kv_group : fit < heads ? (int)fit : heads;
+		const long long fit = SECTION_BYTES / head_bytes * group;
+		const int section = fit < group ? group : fit < heads ? (int)fit : heads;
 		const Placed at = section_placed(i, tiles, section, heads, !QUEUE);
-		return {at.head / p.heads_q, at.head % p.heads_q, tiles - 1 - at.tile, tiles};
+		return {at.head / (p.heads_q / TILE_HEADS), at.head % (p.heads_q / TILE_HEADS) * TILE_HEADS, tiles - 1 - at.tile, tiles};
 	}
 }
 DEVICE unsigned item_count(const fagen_abi &p)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return (p.total_q / TILE_M + p.batch) * p.heads_q * SPLITS;
+		return (p.total_q / TILE_Q + p.batch) * (p.heads_q / TILE_HEADS) * SPLITS;
 	else
-		return ceil_div(p.seqlen_q, TILE_M) * p.heads_q * p.batch * SPLITS;
+		return ceil_div(p.seqlen_q, TILE_Q) * (p.heads_q / TILE_HEADS) * p.batch * SPLITS;
 }
 
 // Tiles of a stream, at most: runs may overlap and classes may leave some out.
@@ -52,19 +54,25 @@ template <class Item> DEVICE void part_take(Item &item, Stream &stream)
 			item.first = int_min(item.first, stream.run[i].first);
 }
 
-// The rows of Q of warpgroup `group`.
+// The rows of Q of warpgroup `group`, of the tile whose first position has row `row` of the tensor.
 DEVICE void query_load(Smem &smem, const fagen_abi_maps &maps, int group, int row, int head, int batch)
 {
 	mbarrier_arrive_expect_tx(smem.query_full[group], PANELS_QK * 64 * 128);
 #pragma unroll
 	for (int i = 0; i < PANELS_QK; i++)
-		cp_async_bulk_tensor_4d(cvta_shared(smem.query[i][64 * group]), maps.query, smem.query_full[group], 64 * i, row + 64 * group, head,
-		                        batch);
+		cp_async_bulk_tensor_4d(cvta_shared(smem.query[i][64 * group]), maps.query, smem.query_full[group], 64 * i,
+		                        TILE_HEADS == 1 ? row + row_position(64 * group) : head,
+		                        TILE_HEADS == 1 ? head : row + row_position(64 * group), batch);
 }
 
 // Rows of Q that are one panel wide are on their way to L2 an item ahead: nobody has read them, and from memory they come late. d 64 1.03;
 // of two panels 0.98.
 constexpr bool QUERY_AHEAD = PANELS_QK == 1;
+
+DEVICE void query_prefetch(const fagen_abi_maps &maps, int row, int head, int batch)
+{
+	cp_async_bulk_prefetch_tensor_4d(maps.query, 0, TILE_HEADS == 1 ? row : head, TILE_HEADS == 1 ? head : row, batch);
+}
 
 // smem.next: the next item number that is a tile, or ITEM_END.
 DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, bool leader)
@@ -81,14 +89,13 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 		__syncwarp();
 	} while (own.tile < 0 && number < item_count(p));
 	if (leader) {
-		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_M};
+		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_Q};
 		if constexpr (SPLITS > 1)
 			part_set(smem.next, number % SPLITS);
 		if (QUERY_AHEAD && own.tile >= 0)
 #pragma unroll 1
 			for (int group = 0; group < WARPGROUPS; group++)
-				cp_async_bulk_prefetch_tensor_4d(maps.query, 0, first_q(&p, own.b) + own.tile * TILE_M + group * 64, own.h,
-				                                 LAYOUT == LAYOUT_PACKED ? 0 : own.b);
+				query_prefetch(maps, first_q(&p, own.b) + own.tile * TILE_Q + row_position(group * 64), own.h, LAYOUT == LAYOUT_PACKED ? 0 : own.b);
 	}
 	__syncwarp(); // the next item's writer before its readers
 }

@@ -10,8 +10,8 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_ROWS) fagen_forward_merg
 	if (own.tile < 0 || q >= slot_q(&p, b))
 		return;
 	const bool used = q < sequence_q(&p, b); // else it is padding, of which no part has written
-	const Part *const part = parts_of(p, b, h, q / TILE_M);
-	const int row = q % TILE_M;
+	const Part *const part = parts_of(p, b, h, q / TILE_Q);
+	const int row = q % TILE_Q * TILE_HEADS + h % TILE_HEADS;
 	float weight[SPLITS], high = minus_infinity(), sum = 0;
 #pragma unroll
 	for (int i = 0; i < SPLITS; i++)

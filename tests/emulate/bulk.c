@@ -57,7 +57,7 @@ static struct map map_read(const void *map)
 	return m;
 }
 
-static unsigned box_bytes(const struct map *m) { return m->box[1] * BOX_ROW; }
+static unsigned box_bytes(const struct map *m) { return m->box[1] * m->box[2] * BOX_ROW; }
 
 static void aligned_check(unsigned address, unsigned bytes, unsigned alignment)
 {
@@ -177,7 +177,7 @@ static unsigned box_at(unsigned row, unsigned column)
 
 static unsigned char *box_element(const struct map *m, const int at[4], unsigned row, unsigned column)
 {
-	const int64_t index[4] = {at[0] + (int64_t)column, at[1] + (int64_t)row, at[2], at[3]};
+	const int64_t index[4] = {at[0] + (int64_t)column, at[1] + (int64_t)(row % m->box[1]), at[2] + (int64_t)(row / m->box[1]), at[3]};
 	uint64_t offset = 0;
 	for (int i = 0; i < 4; i++) {
 		if (index[i] < 0 || (uint64_t)index[i] >= m->size[i])
@@ -189,7 +189,7 @@ static unsigned char *box_element(const struct map *m, const int at[4], unsigned
 
 static void box_move(const struct bulk *b, unsigned char *box, bool load)
 {
-	for (unsigned r = 0; r < b->map.box[1]; r++)
+	for (unsigned r = 0; r < b->map.box[1] * b->map.box[2]; r++)
 		for (unsigned c = 0; c < BOX_COLUMNS; c++) {
 			unsigned char *const element = box_element(&b->map, b->at, r, c), *const there = box + box_at(r, c);
 			if (element)

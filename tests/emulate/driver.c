@@ -298,13 +298,14 @@ cu_result cuLaunchKernel(cu_function function, unsigned int grid_x, unsigned int
 	return CU_OK;
 }
 
-/* Of what the runtime encodes: 16-bit elements, boxes of 64 columns and some rows, 128-byte swizzle, zeros outside. */
+/* Of what the runtime encodes: 16-bit elements, boxes of 64 columns and some rows, those of one or of two dimensions, 128-byte swizzle, zeros
+ * outside. */
 cu_result cuTensorMapEncodeTiled(cu_tensor_map *to, unsigned int type, uint32_t rank, void *address, const uint64_t *size,
                                  const uint64_t *stride_bytes, const uint32_t *box, const uint32_t *element_stride, unsigned int interleave,
                                  unsigned int swizzle, unsigned int l2_promotion, unsigned int fill)
 {
 	struct map map = {.magic = MAP_MAGIC, .address = (uint64_t)(uintptr_t)address};
-	if (type != CU_TENSOR_UINT16 || rank != 4 || map.address % 16 || box[0] != 64 || !box[1] || box[1] > 256 || box[2] != 1 || box[3] != 1 ||
+	if (type != CU_TENSOR_UINT16 || rank != 4 || map.address % 16 || box[0] != 64 || !box[1] || !box[2] || box[1] * box[2] > 256 || box[3] != 1 ||
 	    interleave != CU_TENSOR_INTERLEAVE_NONE || swizzle != CU_TENSOR_SWIZZLE_128B || fill != CU_TENSOR_FILL_ZEROS)
 		return INVALID_VALUE;
 	memcpy(map.size, size, sizeof map.size);

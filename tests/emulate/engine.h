@@ -146,7 +146,7 @@ void products_forget(struct cta *);
 /* What cuTensorMapEncodeTiled writes; strides in bytes of rows, heads, batch. */
 struct map {
 	uint64_t magic, address, size[4], stride[3];
-	uint32_t box[2];
+	uint32_t box[4];
 };
 enum { MAP_MAGIC = 0x6d617000 };
 

@@ -246,6 +246,7 @@ static void suite_all(struct suite *s, const char *const *specs, int count)
 			suite_ptx(s);
 		suite_merge(s);
 		suite_split(s);
+		suite_shared(s);
 		if (!s->warming && !s->only_class)
 			suite_direct(s);
 		if (!s->warming && s->shards == 1 &&

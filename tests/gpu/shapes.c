@@ -307,5 +307,6 @@ void suite_small(struct suite *s)
 		suite_case(s, CLASS_SHAPES, pinned, "%s", cases[i].parts);
 	}
 	suite_split(s);
+	suite_shared(s);
 	s->options.poison_shared = false;
 }

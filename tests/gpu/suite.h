@@ -88,6 +88,7 @@ void suite_invariance(struct suite *);
 void suite_ptx(struct suite *);   /* nothing but on a Hopper GPU */
 void suite_merge(struct suite *);
 void suite_split(struct suite *);
+void suite_shared(struct suite *);
 void suite_big(struct suite *);   /* takes tens of GiB: to be run alone on the machine */
 void suite_small(struct suite *);
 
