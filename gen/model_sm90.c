@@ -1,6 +1,7 @@
 /* What the models of the sm90 templates share. Names and formulas mirror those of templates/sm90/. */
 #include "gen/model_sm90.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "gen/grad.h"
@@ -20,6 +21,21 @@ void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
 		return;
 	recipe_piece_add(recipe, "queue", SIZE_LAUNCH, 0, 1);
 	recipe->piece[recipe->piece_count - 1].zeroed = 1;
+}
+
+/* As section_placed of templates/sm90/section.h: the last section is one and what is left, and has tiles for two rounds of a large GPU. Of what
+ * it shares, what L2 does not keep comes in again for each round of CTAs, as far as rounds meet: with the square of what they visit. Fitted to
+ * the counters of causal problems on an H200, d 64 and 128, 4k and 8k (bench/results/iocheck.md). */
+double section_again_bytes(const struct candidate *c, const struct device *device, enum pass pass, double heads, double head_bytes, double tiles)
+{
+	static const double section_bytes = 24 << 20, tiles_last = 2 * 132, kept = 0.45; /* of L2, whose halves both hold what all SMs read */
+	static const double again[PASS_COUNT] = {[PASS_FORWARD] = 2.85, [PASS_BACKWARD] = 5};
+	const double section = fmin(fmax(floor(section_bytes / (head_bytes + 1)), 1), heads);
+	const double before = fmax(fmin(floor(heads / section) - 1, floor((heads - ceil(tiles_last / tiles)) / section)), 0);
+	const double last = heads - before * section;
+	const double over = last * head_bytes - kept * device->l2_mib * 1048576;
+	const double rounds = last * tiles / ((double)device->sms * c->ctas_sm);
+	return over > 0 && rounds > 1 ? again[pass] * c->visited * c->visited * rounds * over : 0;
 }
 
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const struct program *program)

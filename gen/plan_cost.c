@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/model.h"
+#include "gen/model_sm90.h"
 
 enum {
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
@@ -250,7 +250,13 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const bool fits = active * inner_head_bytes <= l2_usable * device->l2_mib * 1048576;
 	double passes = fits ? 1 : ceil_div(ctas_inner / c->splits, resident) * c->visited;
 	passes = passes > 1 ? passes : 1;
-	const double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
+	double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
+	if (c->queue && spec->layout == LAYOUT_DENSE) {
+		const bool forward = plan->pass == PASS_FORWARD;
+		const double shared = forward ? (double)problem->seqlen_k * both : (double)problem->seqlen_q * group * (row.inner + accum_row);
+		main_bytes += section_again_bytes(c, device, plan->pass, heads_kv, shared,
+		                                  ceil_div((double)walk.outer_len, forward ? c->tile_m : c->tile_n) * (forward ? group : 1));
+	}
 	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
 
 	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
