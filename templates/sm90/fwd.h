@@ -13,6 +13,8 @@
 // decide, so bits do not change from run to run. Where positions lift scores (SCORE_LIFT: a slope, say) references are higher by what
 // they lift other keys above the tile's; SPECULATE: not for scores of which that is not known, which leave the range always.
 //
+// CTAS_SM: two CTAs may share an SM, each with half of its registers; what one waits for, at the ends of items above all, hides behind the other.
+//
 // SPLITS: of few query tiles each is so many items, which see a part of its key tiles each and leave O and LSE over them in the
 // workspace. fwd_merge.cu joins them.
 //
