@@ -497,7 +497,8 @@ extern const char *const cost_names[COST_COUNT];
 struct candidate {
 	int tile_m, tile_n, warps, stages;
 	int splits;               /* parts of an owned tile's visits, each an item of its own, which another kernel joins; 1: none */
-	int heads;                /* query heads of a group that share a query tile, tile_m / heads positions of each; 1: a tile has one */
+	int heads;                /* query heads of a group that share a query tile; 1: a tile has one */
+	int positions;            /* of each of them: tile_m over the power of two that has room for them */
 	int walk_warps;           /* those of them that walk the tiles */
 	bool speculate;           /* softmax of long rows against references that never rise, checked at the end */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */

@@ -43,6 +43,9 @@ int templates_find(const struct template_model *row[TEMPLATES_MAX], enum pass, c
 int MUST_USE plan_with(struct plan *, const struct template_model *, const struct spec *, const struct program *,
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 
+/* Rows of a position in a tile that so many query heads share: a power of two, the last ones to spare. */
+int heads_slots(int heads);
+
 /* ---- model_parts.c: what the rows share ---- */
 
 /* For `shape`: one named part of struct Smem, added to smem_bytes. */

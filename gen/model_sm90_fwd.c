@@ -83,16 +83,16 @@ static bool rows_alike(const struct program *program)
 static int fwd_heads_most(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
 {
 	bool used[NAME_COUNT], score_used[NAME_COUNT];
-	int heads = 1;
+	int heads = spec->kv_group < RECIPE_HEADS_MAX ? spec->kv_group : RECIPE_HEADS_MAX;
 	node_names(used, &program->pool, program->mask);
 	node_names(score_used, &program->pool, program->score);
-	while (2 * heads <= RECIPE_HEADS_MAX && spec->kv_group > 0 && spec->kv_group % (2 * heads) == 0)
-		heads *= 2;
+	while (heads > 1 && spec->kv_group % heads != 0)
+		heads--;
 	const char *why = NULL;
 	if (spec->kv_group == 0)
 		why = "kv_group is known at launch only";
 	else if (heads == 1)
-		why = "kv_group is odd";
+		why = "kv_group has no divisor from 2 to 16";
 	else if (used[NAME_H])
 		why = "the mask reads h";
 	else if (score_used[NAME_H])
@@ -210,20 +210,23 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
-	const int positions = c->tile_m / c->heads, shared = c->heads > 1 ? c->heads : 0;
+	const bool shared = c->heads > 1;
+	const int slots = heads_slots(c->heads);
 	(void)target;
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
-	recipe_kernel_add(recipe, "fagen_forward", c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : GRID_PERSISTENT, positions, 32 * c->warps, c->smem_bytes);
-	recipe->kernel[recipe->kernel_count - 1].heads = shared;
+	recipe_kernel_add(recipe, "fagen_forward", c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : GRID_PERSISTENT, c->positions, 32 * c->warps,
+	                  c->smem_bytes);
+	recipe->kernel[recipe->kernel_count - 1].heads = shared ? c->heads : 0;
 	if (c->splits > 1) {
 		recipe->kernel[recipe->kernel_count - 1].parts = c->splits;
 		recipe_kernel_add(recipe, "fagen_forward_merge", GRID_QUERY_TILES, MERGE_ROWS, 32 * MERGE_ROWS, 0);
-		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, positions, c->splits * (spec->head_dim_v + 1)); /* O and LSE */
+		const int row = c->splits * (spec->head_dim_v + 1); /* O and LSE; of a head, with its share of rows to spare */
+		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, c->positions, (row * slots + c->heads - 1) / c->heads);
 	}
 	recipe_queue_add(recipe, c);
-	recipe_map_add(recipe, "query", GROUP_ROWS / c->heads);
-	recipe->map[recipe->map_count - 1].heads = shared;
+	recipe_map_add(recipe, "query", GROUP_ROWS / slots);
+	recipe->map[recipe->map_count - 1].heads = shared ? slots : 0;
 	recipe_map_add(recipe, "key", c->tile_n);
 	recipe_map_add(recipe, "value", c->tile_n);
 }

@@ -71,6 +71,14 @@ static bool kernels_fit(struct candidate *c, const struct template_model *model,
 	return true;
 }
 
+int heads_slots(int heads)
+{
+	int slots = 1;
+	while (slots < heads)
+		slots *= 2;
+	return slots;
+}
+
 /* May so many query heads share a tile? */
 static bool heads_fit(struct candidate *c, const struct template_model *model, const struct spec *spec, const struct program *program)
 {
@@ -97,6 +105,7 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
 	c->splits = tile->splits ? tile->splits : 1;
 	c->heads = tile->heads ? tile->heads : 1;
+	c->positions = c->tile_m / heads_slots(c->heads);
 	c->walk_warps = c->warps;
 	c->ctas_wanted = 1;
 	candidate_clocks(c);
@@ -135,7 +144,7 @@ struct memo {
 
 static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct plan *plan)
 {
-	const int rows = c->tile_m / c->heads;
+	const int rows = c->positions;
 	for (int i = 0; i < memo->count; i++)
 		if (memo->visits[i].tile_m == rows && memo->visits[i].tile_n == c->tile_n)
 			return &memo->visits[i];
@@ -469,11 +478,13 @@ static int plan_of(struct plan *plan, bool naive, const struct tuned *tuned, con
 				other_add(plan, row[i], &tried[i], serves[i]);
 	}
 	free(tried);
-	/* The last row is the portable one: it tells why nothing serves; but of parts one that has them. */
+	/* The last row is the portable one: it tells why nothing serves; but of parts, and of heads that share tiles, one that has them. */
 	int teller = rows - 1;
-	for (int i = 0; i < rows; i++)
-		if (spec->tile[pass].splits > 1 && row[i]->splits_most > 0 && problem->align >= row[i]->align_min)
+	for (int i = 0; i < rows; i++) {
+		const bool parts = spec->tile[pass].splits > 1 && row[i]->splits_most > 0, heads = spec->tile[pass].heads > 1 && row[i]->heads_most;
+		if ((parts || heads) && problem->align >= row[i]->align_min)
 			teller = i;
+	}
 	return best >= 0 ? 0 : plan_with(plan, row[teller], spec, program, target, device, problem, pass, diag);
 }
 

@@ -184,7 +184,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem, device);
-	const struct walk walk = walk_make(c->tile_m / c->heads, c->tile_n, problem, plan->pass);
+	const struct walk walk = walk_make(c->positions, c->tile_n, problem, plan->pass);
 	const double heads_q = (double)problem->heads_q * (double)problem->batch;
 	const double heads_kv = (double)problem->heads_kv * (double)problem->batch;
 	const double group = (double)problem->heads_q / (double)problem->heads_kv;

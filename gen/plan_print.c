@@ -93,7 +93,7 @@ static void heads_print(struct text *text, const struct plan *plan, const struct
 	if (plan->heads_most == 0 || plan->problem.heads_q == plan->problem.heads_kv)
 		return;
 	if (c->heads > 1)
-		text_addf(text, "  heads        %d of a group share a tile, %d positions of each", c->heads, c->tile_m / c->heads);
+		text_addf(text, "  heads        %d of a group share a tile, %d positions of each", c->heads, c->positions);
 	else
 		text_puts(text, "  heads        each has tiles of its own");
 	if (plan->heads_apart[0] != '\0')

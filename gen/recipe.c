@@ -46,15 +46,10 @@ static bool follows(const struct line *line, const char *name)
 	return !line->wrong && line_take(&ahead, name);
 }
 
-/* Heads that share tiles or boxes, where the line says so: all of them read the same keys. */
-static int heads_parse(const struct recipe *recipe, struct line *line)
+/* Heads that share tiles or boxes, where the line says so. */
+static int heads_parse(struct line *line)
 {
-	if (!follows(line, "heads"))
-		return 0;
-	const int heads = line_number(line, "heads", 2, RECIPE_HEADS_MAX);
-	if (!line->wrong && (recipe->kv_group == 0 || recipe->kv_group % heads != 0))
-		line->wrong = "heads that divide kv_group";
-	return heads;
+	return follows(line, "heads") ? line_number(line, "heads", 2, RECIPE_HEADS_MAX) : 0;
 }
 
 static void kernel_parse(struct recipe *recipe, struct line *line)
@@ -68,7 +63,9 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	if (k.grid == GRID_PERSISTENT && follows(line, "parts"))
 		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
 	if (k.grid == GRID_PERSISTENT)
-		k.heads = heads_parse(recipe, line);
+		k.heads = heads_parse(line);
+	if (!line->wrong && k.heads && (recipe->kv_group == 0 || recipe->kv_group % k.heads != 0))
+		line->wrong = "heads that divide kv_group"; /* they read the same keys */
 	if (recipe->kernel_count == RECIPE_KERNELS_MAX)
 		line->wrong = "at most 12 kernels";
 	else
@@ -94,7 +91,7 @@ static void map_parse(struct recipe *recipe, struct line *line)
 	struct recipe_map m = {0};
 	strcpy(m.name, map_names[line_choice(line, map_names, RECIPE_MAPS_MAX, "query, key, value or dout")]);
 	m.rows = line_number(line, "rows", 1, 256);
-	m.heads = heads_parse(recipe, line);
+	m.heads = heads_parse(line);
 	for (int i = 0; i < recipe->map_count; i++)
 		if (!line->wrong && strcmp(recipe->map[i].name, m.name) == 0)
 			line->wrong = "one map of each name";

@@ -60,7 +60,7 @@ struct recipe_piece {
 struct recipe_map {
 	char name[RECIPE_NAME_MAX];  /* query, key, value or dout, each once */
 	int rows;                    /* 1 to 256 */
-	int heads;                   /* 2 to 16, a divisor of kv_group; 0: of one head, whose rows are the map's second dimension */
+	int heads;                   /* 2 to 16; 0: of one head, whose rows are the map's second dimension */
 };
 
 struct recipe {

@@ -1,12 +1,14 @@
 // Which tile of which head and entry a CTA owns, and where an entry's rows lie. contract.h says what entries are.
 
-// Rows of a query tile: of TILE_Q positions those of TILE_HEADS heads, a position's together. Of a sum of rows that have no bit in common
-// both functions are the sums of theirs.
-constexpr int TILE_Q = TILE_M / TILE_HEADS;
-static_assert(16 % TILE_HEADS == 0, "16 rows are whole positions");
+// Rows of a query tile: of TILE_Q positions those of TILE_HEADS heads, a position's together, in as many slots as the next power of two;
+// rows of the slots to spare are nobody's. Of a sum of rows that have no bit in common row_position and row_head are the sums of theirs.
+constexpr int TILE_SLOTS = TILE_HEADS > 8 ? 16 : TILE_HEADS > 4 ? 8 : TILE_HEADS > 2 ? 4 : TILE_HEADS;
+constexpr int TILE_Q = TILE_M / TILE_SLOTS;
+static_assert(TILE_HEADS >= 1 && TILE_HEADS <= 16, "16 rows are whole positions");
 static_assert(TILE_HEADS == 1 || (KV_GROUP > 0 && KV_GROUP % TILE_HEADS == 0), "heads of a tile read the same keys");
-DEVICE int row_position(int row) { return row / TILE_HEADS; }
-DEVICE int row_head(int row) { return row % TILE_HEADS; }
+DEVICE int row_position(int row) { return row / TILE_SLOTS; }
+DEVICE int row_head(int row) { return row % TILE_SLOTS; }
+DEVICE bool row_spare(int head) { return TILE_SLOTS != TILE_HEADS && head >= TILE_HEADS; } // of the row_head of a row
 
 // tile: -1 when the number is not used by any tile of the entry's slot. tiles: numbers that the head has, one a CTA.
 struct Owned { int b, h, tile, tiles; };

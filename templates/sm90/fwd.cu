@@ -19,7 +19,7 @@ constexpr float LIFT_SLACK = 32;
 DEVICE int lane_row() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // row g of the tile
 DEVICE int lane_col() { return mov_tid_x() % 4 * 2; }                                             // 2t
 // Of row g: its position in the tile and its head. Row g + 8 is so much further.
-constexpr int HALF_POSITION = 8 / TILE_HEADS, HALF_HEAD = 8 % TILE_HEADS;
+constexpr int HALF_POSITION = 8 / TILE_SLOTS, HALF_HEAD = 8 % TILE_SLOTS;
 DEVICE int lane_position() { return row_position(lane_row()); }
 DEVICE int lane_head() { return TILE_HEADS == 1 ? 0 : row_head(lane_row()); }
 
@@ -352,7 +352,8 @@ DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2
 		for (int r = 0; r < 2; r++)
 			accumulators_store<HEAD_DIM_V>(out + (q + row_position(lane / 4) + HALF_POSITION * r) * stride.seq +
 			                                       (row_head(lane / 4) + HALF_HEAD * r) * stride.head,
-			                               acc, r, scale[r], lane % 4, true, q + row_position(lane / 4) + HALF_POSITION * r < written);
+			                               acc, r, scale[r], lane % 4, true,
+			                               q + row_position(lane / 4) + HALF_POSITION * r < written && !row_spare(row_head(lane / 4) + HALF_HEAD * r));
 	} else {
 		const unsigned staged = cvta_shared(&smem + 1) + (mov_tid_x() - GROUP_THREADS) / 32 * OUT_WARP_BYTES;
 		// Of a lane: the row that it gives for stmatrix; row and 16-byte chunk of what it copies, whose swizzle repeats after 8 rows.
@@ -373,7 +374,8 @@ DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				const uint4 cells = ld_shared_16(from + i * 512 + chunk[i % 2]);
-				if (q + row_position(lane / 8) + row_position(4 * i) < written && (blocks == 8 || lane % 8 < blocks))
+				if (q + row_position(lane / 8) + row_position(4 * i) < written && (blocks == 8 || lane % 8 < blocks) &&
+				    !row_spare(row_head(lane / 8) + row_head(4 * i)))
 					st_global_16(row + row_at(stride, 0, 4 * i) + 64 * panel, cells);
 			}
 			__syncwarp(); // and their readers before the writers of the next
@@ -420,13 +422,13 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 		part_store(acc, rows, p, item);
 		return;
 	}
-	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_position(), h = item.h + lane_head();
+	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_position(), head = lane_head();
 	float sink2[2] = {0, 0}; // base 2
 	if constexpr (SINK) {
 		const Inputs in = {staged.head(seat), staged.rows(seat), staged.cols(0), staged.cells(0), item.q0, 0, 0};
 #pragma unroll
 		for (int r = 0; r < 2; r++)
-			sink2[r] = (TILE_HEADS == 1 ? sink_logit(&in) : sink_plain(&p, item.b, h + HALF_HEAD * r)) * LOG2_E;
+			sink2[r] = (TILE_HEADS == 1 ? sink_logit(&in) : sink_plain(&p, item.b, item.h + int_min(head + HALF_HEAD * r, TILE_HEADS - 1))) * LOG2_E;
 	}
 	float scale[2], lse2[2];
 	bool nothing = false;
@@ -453,15 +455,15 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 		for (int i = 0; i < HEAD_DIM_V / 2; i++)
 			acc[i] = scale[i / 2 % 2] == 0 ? 0 : acc[i];
 	if constexpr (WRITE_LSE) {
-		float *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first) + h * p.lse.stride_head;
+		float *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first) + (item.h + head) * p.lse.stride_head;
 #pragma unroll
 		for (int r = 0; r < 2; r++)
-			if (mov_tid_x() % 4 == 0 && q + HALF_POSITION * r < written)
+			if (mov_tid_x() % 4 == 0 && q + HALF_POSITION * r < written && !row_spare(head + HALF_HEAD * r))
 				lse[(q + HALF_POSITION * r) * p.lse.stride_seq + HALF_HEAD * r * p.lse.stride_head] = LN_2 * lse2[r];
 	}
 	unsigned short *const out =
 		reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first) + item.h * p.out.stride_head;
-	out_store(acc, scale, out, {p.out.stride_seq, p.out.stride_head}, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16 / TILE_HEADS, written, smem);
+	out_store(acc, scale, out, {p.out.stride_seq, p.out.stride_head}, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16 / TILE_SLOTS, written, smem);
 }
 
 // Did the short score do for row half r, by its logits' sum? A logit above the range would alone make the sum as large. Those below it are
@@ -479,6 +481,9 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 	bool trusted = true;
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
+		if constexpr (TILE_SLOTS != TILE_HEADS)
+			if (row_spare(lane_head() + HALF_HEAD * r))
+				continue;
 		float finite[4] = {}; // NaN as soon as something is infinite or NaN
 #pragma unroll
 		for (int j = 0; j < BLOCKS_V; j++)

@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(32 * MERGE_ROWS) fagen_forward_merg
 		return;
 	const bool used = q < sequence_q(&p, b); // else it is padding, of which no part has written
 	const Part *const part = parts_of(p, b, h, q / TILE_Q);
-	const int row = q % TILE_Q * TILE_HEADS + h % TILE_HEADS;
+	const int row = q % TILE_Q * TILE_SLOTS + h % TILE_HEADS;
 	float weight[SPLITS], high = minus_infinity(), sum = 0;
 #pragma unroll
 	for (int i = 0; i < SPLITS; i++)

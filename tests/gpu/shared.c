@@ -19,6 +19,7 @@ static const struct {
 	{"{head_dim: 64, kv_group: 16, sink: true" SHARED(64, 16), "b1,h32/2,q11,k200,bshd"},
 	{"{head_dim: 96, kv_group: 6, dtype: fp16, layout: packed, mask: {window: {left: 60, right: 0}}" WIDE(48, 2),
 	 "b5,h12/2,lq130-0-7-200-1,lk90-9-0-300-1,q210,k310,seed2"},
+	{"{head_dim: 64, kv_group: 7, layout: padded, sink: true, mask: causal" SHARED(64, 7), "b3,h14/2,lq1-37-0,lk500-64-300,bshd,seed36"},
 	/* Decoding, as planned. */
 	{"{head_dim: 128, kv_group: 4" PLANNED, "b1,h32/8,q1,k20000,planned,seed5"},
 	{"{head_dim: 128, kv_group: 8, mask: causal" PLANNED, "b4,h64/8,q4,k4096,planned,bshd,seed6"},
@@ -35,6 +36,11 @@ static const struct {
 	{"{head_dim: 64, kv_group: 16" WIDE(80, 16), "b1,h16/1,q25,k333,fat,seed16"},
 	{"{head_dim: {qk: 192, v: 128}, kv_group: 12, mask: causal" SHARED(96, 4), "b2,h12/1,q100,k300,seed17"},
 	{"{head_dim: {qk: 72, v: 40}, kv_group: 8, dtype: fp16" SHARED(64, 8), "b1,h8/1,q67,k600,mixed,seed18"},
+	{"{head_dim: 64, kv_group: 3" SHARED(96, 3), "b1,h6/2,q64,k333,seed37"},
+	{"{head_dim: 128, kv_group: 5, layout: packed, mask: causal" PARTS(64, 2, 5), "b4,h10/2,lq1-30-0-5,lk400-64-9-300,seed38"},
+	{"{head_dim: 128, kv_group: 6, mask: causal" SHARED(128, 6), "b1,h12/2,q33,k1000,rising,seed39"},
+	{"{head_dim: 256, kv_group: 12, sink: true, mask: causal" SHARED(64, 12), "b1,h12/1,q33,k300,seed40"},
+	{"{head_dim: 128, kv_group: 7, layout: padded, mask: causal" PLANNED, "b8,h28/4,lq1-1-1-1-1-1-1-1,lk1-100-4096-777-0-2048-3000-64,planned,seed41"},
 	/* Heads of a group that share, as some of it and as all. */
 	{"{head_dim: 128, kv_group: 8, mask: causal" SHARED(64, 2), "b1,h16/2,q200,k300,seed19"},
 	{"{head_dim: 128, kv_group: 8, mask: causal" SHARED(64, 4), "b1,h16/2,q200,k300,seed20"},
@@ -59,7 +65,7 @@ static const struct {
 	{"{head_dim: 64, kv_group: 8, score: {softcap: {cap: 30}}" SHARED(64, 8), "b1,h8/1,q20,k2000,low,seed35"},
 };
 
-enum { SMALL = 4 }; /* rows for compute-sanitizer and mutations too */
+enum { SMALL = 5 }; /* rows for compute-sanitizer and mutations too */
 
 void suite_shared(struct suite *s)
 {
