@@ -43,8 +43,14 @@ int templates_find(const struct template_model *row[TEMPLATES_MAX], enum pass, c
 int MUST_USE plan_with(struct plan *, const struct template_model *, const struct spec *, const struct program *,
                        const struct target *, const struct device *, const struct problem *, enum pass, struct diag *);
 
+/* ---- plan_heads.c ---- */
+
 /* Rows of a position in a tile that so many query heads share: a power of two, the last ones to spare. */
 int heads_slots(int heads);
+/* May as many heads as the candidate has share a tile? Else why not. */
+bool heads_fit(struct candidate *, const struct template_model *, const struct spec *, const struct program *);
+/* The candidate that serves; -1: none is admissible. */
+int candidate_choose(const struct plan *);
 
 /* ---- model_parts.c: what the rows share ---- */
 

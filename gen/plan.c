@@ -71,32 +71,6 @@ static bool kernels_fit(struct candidate *c, const struct template_model *model,
 	return true;
 }
 
-int heads_slots(int heads)
-{
-	int slots = 1;
-	while (slots < heads)
-		slots *= 2;
-	return slots;
-}
-
-/* May so many query heads share a tile? */
-static bool heads_fit(struct candidate *c, const struct template_model *model, const struct spec *spec, const struct program *program)
-{
-	if (c->heads == 1)
-		return true;
-	char why[REASON_MAX] = "";
-	const int most = model->heads_most ? model->heads_most(why, spec, program) : 1;
-	if (most % c->heads == 0)
-		return true;
-	if (model->heads_most == NULL)
-		snprintf(c->reason, sizeof c->reason, "%d heads; %s has those of one in a tile", c->heads, model->templ);
-	else if (most == 1)
-		snprintf(c->reason, sizeof c->reason, "%d heads; %.80s", c->heads, why);
-	else
-		snprintf(c->reason, sizeof c->reason, "%d heads; want 1 or a divisor of %d", c->heads, most);
-	return false;
-}
-
 /* Fills what does not depend on the problem; false and a reason when the candidate cannot run on the target. */
 static bool candidate_shape(struct candidate *c, const struct template_model *model, const struct spec *spec,
                             const struct program *program, const struct target *target, const struct device *device,
@@ -202,32 +176,6 @@ static void candidate_add(struct plan *plan, struct memo *memo, const struct tem
 	struct candidate *c = &plan->candidate[plan->candidate_count++];
 	candidate_fill(c, plan, memo, model, spec, program, tile);
 	candidate_split(c, plan, memo, model, spec, program, tile);
-}
-
-int candidate_fastest(const struct plan *plan, bool shared)
-{
-	int best = -1;
-	for (int i = 0; i < plan->candidate_count; i++) {
-		const struct candidate *c = &plan->candidate[i];
-		if (c->reason[0] == '\0' && (c->heads > 1) == shared &&
-		    (best < 0 || c->time_us < plan->candidate[best].time_us * (1 - 1e-9)))
-			best = i;
-	}
-	return best;
-}
-
-/* Heads share tiles where that is clearly faster, and there are few queries. Where rows fill tiles it gains what tiles of fewer positions leave
- * out, which is little or not measured yet. */
-static int candidate_choose(const struct plan *plan)
-{
-	static const double clearly = 0.9;
-	const int apart = candidate_fastest(plan, false), shared = candidate_fastest(plan, true);
-	if (apart < 0 || shared < 0)
-		return apart < 0 ? shared : apart;
-	return plan->problem.seqlen_q <= HEADS_POSITIONS_MOST &&
-	                       plan->candidate[shared].time_us < clearly * plan->candidate[apart].time_us
-	               ? shared
-	               : apart;
 }
 
 /* How far a tile is from a wish, a step being a factor of two in one number. */
