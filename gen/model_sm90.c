@@ -24,9 +24,10 @@ void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
 }
 
 /* As section_placed of templates/sm90/section.h: the last section is one and what is left, and has tiles for two rounds of a large GPU. Of what
- * it shares, what L2 does not keep comes in again for each round of CTAs, as far as rounds meet: with the square of what they visit. Fitted to
- * the counters of causal problems on an H200, d 64 and 128, 4k and 8k (bench/results/iocheck.md). */
-double section_again_bytes(const struct candidate *c, const struct device *device, enum pass pass, double heads, double head_bytes, double tiles)
+ * it shares, what L2 does not keep comes in again for each round of CTAs, as far as rounds meet: with the square of what they visit; but at most
+ * once for each tile beside the first. Fitted to the counters of causal problems on an H200, d 64 and 128, 4k and 8k (bench/results/iocheck.md). */
+double section_again_bytes(const struct candidate *c, const struct device *device, enum pass pass, double heads, double head_bytes,
+                           double tiles)
 {
 	static const double section_bytes = 24 << 20, tiles_last = 2 * 132, kept = 0.45; /* of L2, whose halves both hold what all SMs read */
 	static const double again[PASS_COUNT] = {[PASS_FORWARD] = 2.85, [PASS_BACKWARD] = 5};
@@ -35,7 +36,9 @@ double section_again_bytes(const struct candidate *c, const struct device *devic
 	const double last = heads - before * section;
 	const double over = last * head_bytes - kept * device->l2_mib * 1048576;
 	const double rounds = last * tiles / ((double)device->sms * c->ctas_sm);
-	return over > 0 && rounds > 1 ? again[pass] * c->visited * c->visited * rounds * over : 0;
+	if (over <= 0 || rounds <= 1)
+		return 0;
+	return fmin(again[pass] * c->visited * c->visited * rounds * over, (tiles - 1) * last * head_bytes);
 }
 
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const struct program *program)

@@ -329,6 +329,19 @@ START_TEST(two_ctas_share_an_sm)
 }
 END_TEST
 
+/* Keys of a head that has one tile are read once, however many heads there are: a new token costs what it does without a mask. */
+START_TEST(what_nobody_shares_is_read_once)
+{
+	const struct problem token = {64, 32, 32, 1, 8192, 16};
+	struct spec spec = spec_plain(128, 128);
+	must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &token);
+	const double all = best(&plan)->hbm_bytes;
+	spec_mask(&spec, "causal", 0, 0);
+	must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &token);
+	ck_assert_double_eq_tol(best(&plan)->hbm_bytes, all, 1e-6 * all);
+}
+END_TEST
+
 START_TEST(maps_and_others_are_printed)
 {
 	struct spec spec = spec_plain(128, 128);
@@ -450,6 +463,7 @@ Suite *suite(void)
 	tcase_add_test(t, what_none_can_do);
 	tcase_add_loop_test(t, two_ctas_share_an_sm, 0, 9);
 	tcase_add_loop_test(t, native_recipe, 0, 2 * sizeof queued / sizeof *queued);
+	tcase_add_test(t, what_nobody_shares_is_read_once);
 	tcase_add_test(t, maps_and_others_are_printed);
 	tcase_add_test(t, speculation);
 	tcase_add_test(t, native_anchors);
