@@ -49,11 +49,12 @@ static int accumulators_most(int warpgroups, const struct spec *spec, const stru
 }
 
 /* Do two CTAs share an SM? Each has half of its registers: room for S and O of a warpgroup, of which P takes the place of S, and little else.
- * What one CTA waits for, at the ends of items above all, hides behind the other. */
+ * Padded, d 64 by 80 keys spills, and ptxas 13.0 takes no product of S that is wider than 96 keys: it wants n / 2 + 26 of the 80 registers
+ * that a thread has at launch. What one CTA waits for, at the ends of items above all, hides behind the other. */
 static bool sm_shared(const struct candidate *c, const struct spec *spec, const struct program *program)
 {
-	return c->tile_m == 2 * GROUP_ROWS && c->splits == 1 && c->heads == 1 && c->tile_n / 2 + spec->head_dim_v / 2 <= 72 && spec->head_dim_qk <= 64 &&
-	       spec->layout != LAYOUT_PADDED && program->score_identity && !long_load(spec, program);
+	return c->tile_m == 2 * GROUP_ROWS && c->splits == 1 && c->heads == 1 && c->tile_n <= 96 && c->tile_n / 2 + spec->head_dim_v / 2 <= 72 &&
+	       spec->head_dim_qk <= 64 && spec->layout != LAYOUT_PADDED && program->score_identity && !long_load(spec, program);
 }
 
 /* May one reference do for the logits of a row? Not where a score may grow along it without end: by positions, unless it is known
