@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cli/bench.h"
 #include "cli/build.h"
 #include "cli/cli.h"
 
@@ -121,11 +122,7 @@ static void table_print(const struct build *build, int count)
 		}
 		const struct candidate *c = &b->plan.candidate[b->plan.chosen];
 		char tile[32], made[48];
-		int len = snprintf(tile, sizeof tile, "%dx%d w%d s%d", c->tile_m, c->tile_n, c->warps, c->stages);
-		if (c->splits > 1)
-			len += snprintf(tile + len, sizeof tile - (size_t)len, " /%d", c->splits);
-		if (c->heads > 1)
-			snprintf(tile + len, sizeof tile - (size_t)len, " h%d", c->heads);
+		tile_name(tile, c);
 		if (b->cubin.from_store)
 			snprintf(made, sizeof made, "%zu B, cached", b->cubin.code_len);
 		else
@@ -171,7 +168,8 @@ static void table_json(const struct build *build, int count)
 		text_json(&t, b->input->spec.name);
 		text_addf(
 			&t,
-			", \"target\": \"%s\", \"pass\": \"%s\", \"template\": \"%s\", \"tile_m\": %d, \"tile_n\": %d, \"warps\": %d, \"stages\": %d, \"splits\": %d, \"heads\": %d",
+			", \"target\": \"%s\", \"pass\": \"%s\", \"template\": \"%s\", \"tile_m\": %d, \"tile_n\": %d, \"warps\": %d"
+			", \"stages\": %d, \"splits\": %d, \"heads\": %d",
 			b->target->name, pass_names[b->pass], b->plan.templ, c->tile_m, c->tile_n, c->warps, c->stages,
 			c->splits, c->heads);
 		text_addf(

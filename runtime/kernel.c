@@ -228,8 +228,9 @@ static int kernel_make(struct fagen_kernel **out, struct fagen_kernel *k, const 
 	return rc;
 }
 
+/* The kernel that was got for this before, else a new one. */
 static int kernel_get(fagen_kernel **out, fagen_runtime *rt, const fagen_spec *spec, const fagen_problem *problem,
-                          int ordinal, bool naive, struct fault *f)
+                      int ordinal, bool naive, struct fault *f)
 {
 	struct problem p;
 	if (problem_fill(&p, &spec->spec, problem, f) || driver_start(rt->driver, f))

@@ -135,7 +135,7 @@ struct operand {
 };
 
 static inline int stride_check(int64_t *out, int64_t *reach, const struct launch *l, const struct operand *o,
-                        const char *member, int64_t stride, int64_t size, int bytes, struct fault *f)
+                               const char *member, int64_t stride, int64_t size, int bytes, struct fault *f)
 {
 	if (size <= 1) { /* never used, so it may hold anything */
 		*out = 0;

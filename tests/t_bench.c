@@ -125,7 +125,8 @@ START_TEST(overheads_over_the_fake_driver)
 	ck_assert_msg(pclose(pipe) == 0, "%s", output);
 	const char *forward = strstr(output, "fagen_forward"), *backward = strstr(output, "fagen_backward");
 	ck_assert_msg(forward && backward, "%s", output);
-	ck_assert_msg(strstr(forward, " for 1 kernel, ") && strstr(forward, " for 1 clearing, ") && strstr(forward, " for 3 tensor maps (not in it: they were kept)") &&
+	ck_assert_msg(strstr(forward, " for 1 kernel, ") && strstr(forward, " for 1 clearing, ") &&
+	                      strstr(forward, " for 3 tensor maps (not in it: they were kept)") &&
 	                      strstr(backward, " for 3 kernels, ") && strstr(backward, " for 4 tensor maps (not in it: they were kept)"),
 	              "%s", output);
 	const double start = figure(output, "warm start"), lookup = figure(output, "fagen_kernel_get"),

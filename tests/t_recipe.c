@@ -484,7 +484,8 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX / 2, 1)), 132);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), -1);
 	/* Heads that share tiles count as one. */
-	const struct recipe_kernel shared = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8}, parts = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8, .parts = 3};
+	const struct recipe_kernel shared = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8},
+				   parts = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8, .parts = 3};
 	ck_assert_int_eq(recipe_grid_size(&shared, &SHAPE(2, 64, 8, 20, 100)), 2 * 8 * 2);
 	ck_assert_int_eq(recipe_grid_size(&parts, &SHAPE(2, 64, 8, 20, 100)), 3 * 2 * 8 * 2);
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);

@@ -353,7 +353,8 @@ DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2
 			accumulators_store<HEAD_DIM_V>(out + (q + row_position(lane / 4) + HALF_POSITION * r) * stride.seq +
 			                                       (row_head(lane / 4) + HALF_HEAD * r) * stride.head,
 			                               acc, r, scale[r], lane % 4, true,
-			                               q + row_position(lane / 4) + HALF_POSITION * r < written && !row_spare(row_head(lane / 4) + HALF_HEAD * r));
+			                               q + row_position(lane / 4) + HALF_POSITION * r < written &&
+			                                       !row_spare(row_head(lane / 4) + HALF_HEAD * r));
 	} else {
 		const unsigned staged = cvta_shared(&smem + 1) + (mov_tid_x() - GROUP_THREADS) / 32 * OUT_WARP_BYTES;
 		// Of a lane: the row that it gives for stmatrix; row and 16-byte chunk of what it copies, whose swizzle repeats after 8 rows.

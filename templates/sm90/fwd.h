@@ -42,7 +42,8 @@ constexpr int LOAD_REGISTERS = CTAS_SM == 2 ? 32 : WARPGROUPS == 3 ? (LONG_LOAD 
 constexpr int COMPUTE_REGISTERS = CTAS_SM == 2 ? 104 : WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1) * (65536 / CTAS_SM / THREADS / 8 * 8), "registers of a CTA");
-static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1 && TILE_HEADS == 1), "half of an SM's registers are enough for this");
+static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1 && TILE_HEADS == 1),
+              "half of an SM's registers are enough for this");
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");

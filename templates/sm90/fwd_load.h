@@ -95,7 +95,8 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 		if (QUERY_AHEAD && own.tile >= 0)
 #pragma unroll 1
 			for (int group = 0; group < WARPGROUPS; group++)
-				query_prefetch(maps, first_q(&p, own.b) + own.tile * TILE_Q + row_position(group * 64), own.h, LAYOUT == LAYOUT_PACKED ? 0 : own.b);
+				query_prefetch(maps, first_q(&p, own.b) + own.tile * TILE_Q + row_position(group * 64), own.h,
+				               LAYOUT == LAYOUT_PACKED ? 0 : own.b);
 	}
 	__syncwarp(); // the next item's writer before its readers
 }

@@ -49,7 +49,8 @@ static const struct {
 	{"{head_dim: 64, kv_group: 4, sink: true, mask: causal" SHARED(64, 4), "b1,h8/2,q400,k150,seed22"},
 	{"{head_dim: 64, kv_group: 4, mask: {any: [{window: {left: 100, right: 0}}, \"k < 200\"]}" PARTS(64, 3, 4), "b1,h8/2,q300,k1000,seed23"},
 	{"{head_dim: 64, kv_group: 4, mask: causal, score: \"s + 0.1 * (q - k)\"" SHARED(64, 4), "b1,h8/2,q130,k1500,seed24"},
-	{"{head_dim: 64, kv_group: 4, score: \"s + m[b, k] * n[q]\", inputs: {m: {dtype: f32, shape: [batch, seq_k]}, n: {dtype: f32, shape: [seq_q]}}" SHARED(64, 4),
+	{"{head_dim: 64, kv_group: 4, score: \"s + m[b, k] * n[q]\", inputs: {m: {dtype: f32, shape: [batch, seq_k]}, "
+	 "n: {dtype: f32, shape: [seq_q]}}" SHARED(64, 4),
 	 "b2,h8/2,q150,k600,seed25"},
 	{"{head_dim: 64, kv_group: 4, score: \"s + m[q, k]\", inputs: {m: {dtype: f32, shape: [seq_q, seq_k]}}" SHARED(64, 4), "b2,h8/2,q75,k400,seed26"},
 	{"{head_dim: 64, kv_group: 4, score: \"s + m[q - k + sk]\", inputs: {m: {dtype: f32, shape: [4096]}}" SHARED(64, 4), "b1,h8/2,q75,k400,seed27"},
