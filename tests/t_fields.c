@@ -98,6 +98,27 @@ START_TEST(res_01_tiles_fit_small_shared_memory)
 }
 END_TEST
 
+/* RES-03: so have groups of 16 heads, which share tiles where a template knows how: of a tile that is no larger. */
+START_TEST(res_03_heads_that_share_fit_too)
+{
+	static const struct {
+		const char *target, *gpu;
+		int most, heads;
+	} rows[] = {{"sm_89", "L4", 99 << 10, 1}, {"sm_90a", "H200", 227 << 10, 16}};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		const struct spec s = parse("{head_dim: 256, kv_group: 16, mask: causal, assume: {batch: 8, heads: 32, seqlen_q: 1, seqlen_k: 8192}}");
+		struct diag diag = {0};
+		ck_assert_msg(!program_lower(&program, &s, &diag) &&
+		                      !plan_make(&plan, &s, &program, target_find(rows[i].target), device_find(rows[i].gpu), &s.assume, PASS_FORWARD, &diag),
+		              "%s", text_str(&diag.text));
+		ck_assert_int_eq(plan.candidate[plan.chosen].heads, rows[i].heads);
+		for (int k = 0; k < plan.recipe.kernel_count; k++)
+			ck_assert_int_le(plan.recipe.kernel[k].smem_bytes, rows[i].most);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
 /* CCH-16: the key of a kernel is its source, so that a change of one template leaves kernels of others in the cache. */
 START_TEST(cch_16_a_template_changes_those_that_use_it)
 {
@@ -216,6 +237,7 @@ Suite *suite(void)
 	tcase_add_test(t, msk_05_alignments_are_two_sources);
 	tcase_add_test(t, win_10_a_decode_visits_the_tiles_of_its_window);
 	tcase_add_test(t, res_01_tiles_fit_small_shared_memory);
+	tcase_add_test(t, res_03_heads_that_share_fit_too);
 	tcase_add_test(t, cch_16_a_template_changes_those_that_use_it);
 	tcase_add_test(t, every_row_has_its_test);
 	tcase_add_test(t, every_row_is_held_by_the_file_that_the_table_names);
