@@ -212,7 +212,9 @@ START_TEST(a_kernel_is_complete_when_it_is_handed_out)
 	ck_assert_ptr_null(runtime_plan(k, PASS_BACKWARD));
 
 	uint64_t words[1 << 8] = {0};
+	static _Alignas(256) char workspace[1 << 12];
 	fagen_args a = {.struct_size = sizeof a, .batch = 1, .heads_q = 4, .heads_kv = 2, .seqlen_q = 1, .seqlen_k = 0};
+	a.workspace = workspace, a.workspace_size = sizeof workspace;
 	a.query.data = a.out.data = (void *)(((uintptr_t)words + 15) & ~(uintptr_t)15);
 	a.query.stride_head = a.out.stride_head = 64;
 	ck_assert_msg(!fagen_forward(k, &a, NULL, &error), "%s", error.message);
