@@ -506,6 +506,9 @@ struct candidate {
 	bool out_staged;          /* there is shared memory for O on its way out */
 	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs */
 	double visit_clocks, item_clocks; /* of an SM, that nothing overlaps: of a visited tile, of one that a CTA owns */
+	double wait_clocks;       /* that bringing a visit's inputs takes whoever does it: the warps that compute, or others beside them */
+	bool input_grads;         /* another kernel visits the tiles once more, for gradients of inputs; beside its products a visit is */
+	double grad_clocks, grad_wait; /* so many clocks of an SM, and so many that only other CTAs of the SM fill */
 	int smem_term_count;
 	struct smem_term smem_term[SMEM_TERMS_MAX];
 	int smem_bytes;

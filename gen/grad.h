@@ -41,5 +41,7 @@ bool grad_supported(const struct program *, const struct spec *, int access, con
 struct grad_sizes { int smem, smem_cols, partial, partial_cols; };
 struct grad_sizes grad_sizes_of(const struct grad_plan *, const struct spec *, const struct program *,
                                 const struct candidate *);
+/* For `shape`: what a visit of fagen_input_grad costs beside its products. */
+void grad_visit_add(struct candidate *, const struct spec *, const struct program *);
 
 #endif

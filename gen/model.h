@@ -73,6 +73,9 @@ void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int
 void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
 void recipe_map_add(struct recipe *, const char *name, int rows); /* of one head */
 
+/* Clocks in which `warps` warps stage a visit's inputs of cells and diagonals: they do little but wait for addresses. */
+double staging_clocks(const struct candidate *, const struct program *, int warps);
+
 /* What the expressions of one cell cost: lane operations, ex2 results, and bytes of shared memory. */
 struct cell_cost { double alu, exp, smem; };
 struct cell_cost score_cost(const struct program *, enum pass); /* beside a score that is s itself */
@@ -95,6 +98,7 @@ struct visits {
 	double partial; /* those of them that need tests */
 	double cells;   /* cells of the problem inside visited tiles */
 	double most;    /* tiles of the busiest CTA */
+	double last;    /* of the one that begins last in each head */
 };
 /* Fills the counts for tile_m and tile_n: exact where the runs say all, else from a sample of tiles. What depends on inputs
  * counts as visible. */
@@ -105,7 +109,7 @@ double visible_cells(struct classifier *, const struct problem *); /* of all hea
 /* ---- plan_cost.c ---- */
 
 /* For `shape`: overlap, visit_clocks and item_clocks as the portable kernels have them. */
-void candidate_clocks(struct candidate *);
+void candidate_clocks(struct candidate *, enum pass);
 /* Fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
 void candidate_cost(struct candidate *, const struct template_model *, const struct spec *, const struct program *,
                     const struct visits *, const struct plan *, const struct recipe *);

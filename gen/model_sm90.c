@@ -69,6 +69,7 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
 	c->cost_us[COST_SMEM] = (moved + statistics) / 128 + sums * 4.0 * m * columns_qk / reduction_bytes_clk * 0.25;
 	score_cost_add(c, program, device, PASS_BACKWARD);
+	c->wait_clocks = staging_clocks(c, program, LOADERS);
 }
 
 void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,

@@ -4,7 +4,8 @@
 
 #include "gen/model.h"
 
-enum { PANEL = 64 }; /* columns of a swizzled shared row of 128 bytes */
+enum { PANEL = 64 };  /* columns of a swizzled shared row of 128 bytes */
+enum { LOADERS = 3 }; /* warps of a warpgroup that stage inputs beside those that compute */
 
 static inline int panels(int head_dim) { return (head_dim + PANEL - 1) / PANEL; }
 static inline int steps(int columns) { return (columns + 15) / 16; } /* of products, 16 columns each */

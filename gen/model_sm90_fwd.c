@@ -186,6 +186,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 		c->visit_clocks += program_staging(program, spec, c->tile_m, c->tile_n).col > 0 ? staged_visit : scan_visit;
 	c->item_clocks = item_clocks[kind] + (c->stages > 2 ? third_stage_item[kind] : 0) + (c->out_staged ? 0 : out_direct_item);
 
+	c->wait_clocks = staging_clocks(c, program, LOADERS);
+
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / c->ctas_wanted / (32 * c->warps) / 8 * 8;
 

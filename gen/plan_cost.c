@@ -13,7 +13,7 @@ enum {
 	SMEM_RESERVED = 1024, /* shared memory that the system keeps for itself, per CTA */
 	REG_UNIT = 8,         /* registers are allocated per thread in multiples of this */
 	ELEMENT = 2,          /* bytes of an operand */
-	PARTIAL_OPS = 4,      /* lane operations that test one cell of a partial tile */
+	PARTIAL_OPS = 4,      /* lane operations that test one cell of a partial tile by one run of the mask */
 	NARROW_OPS = 3        /* lane operations that load one element when rows are not 16-byte aligned */
 };
 /* Share of the DRAM bandwidth that a copy reaches: 4.30 of 4.8 TB/s on an H200. */
@@ -21,8 +21,17 @@ static const double hbm_reached = 0.9;
 /* Share of L2 that a working set may fill and stay resident. */
 static const double l2_usable = 0.8;
 /* Prologue and epilogue of one CTA that nothing overlaps, clocks of its SM: FlashAttention-2 forward on an H200 loses
- * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024; short causal sequences of the portable forward the most. */
-static const double cta_clocks = 2400;
+ * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024; short causal sequences of the portable forward the most. The
+ * forward's go with the rows that it brings and leaves: 24 tiles each of four problems of 49 to 512 keys, d 32 and 64, went from 0.16 to 0.20 to
+ * 0.09 to 0.10 root mean square. */
+static const double cta_clocks = 2400, cta_row_clocks = 2400 / 128.0;
+/* Before its first load such a CTA classifies the tiles that its own may see, one for each thread at a time. 190 instructions and two barriers
+ * in the case that was looked at; not fitted. */
+static const double scan_clocks = 1500;
+
+/* The longest items of a mask may begin when all else is nearly done: rows that see every key. Such an item is alone on its SM, and what a visit
+ * then waits for is not hidden: Longformer and BigBird forward, d 64, 4k, 0.5 of the time measured without the term, 0.7 to 0.9 with it. */
+static const double alone_visit = 800;
 
 /* Gradients of inputs visit the tiles once more, for two of the five products. A guess, not fitted. */
 static const double grad_share = 0.5;
@@ -44,14 +53,15 @@ static double tile_clocks(const struct candidate *c, const double clocks[COST_CO
 	double sum = 0;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		sum += pow(clocks[i], power);
-	return pow(sum, 1 / power) + c->visit_clocks;
+	const double visit = pow(sum, 1 / power) + c->visit_clocks;
+	return c->overlap > 0 ? fmax(visit, c->wait_clocks) : visit + c->wait_clocks / together;
 }
 
-void candidate_clocks(struct candidate *c)
+void candidate_clocks(struct candidate *c, enum pass pass)
 {
 	c->overlap = 0;
 	c->visit_clocks = tile_warp_clocks * c->warps / 4;
-	c->item_clocks = cta_clocks;
+	c->item_clocks = pass == PASS_FORWARD ? c->tile_m * cta_row_clocks : cta_clocks;
 }
 
 /* Tiles that are owned, or parts of them: CTAs, but for a persistent kernel, whose CTAs own many. */
@@ -141,7 +151,7 @@ static double dim_size(const struct input_dim *dim, const struct problem *p, con
 /* What inputs with a value for each cell or diagonal move: for each visited tile between L2 and an SM, and from memory in
  * all. The others are small. */
 struct input_traffic {
-	double tile_bytes, hbm_bytes;
+	double tile_bytes, hbm_bytes, grad_bytes;
 };
 
 static struct input_traffic input_traffic(const struct candidate *c, const struct spec *spec,
@@ -149,7 +159,7 @@ static struct input_traffic input_traffic(const struct candidate *c, const struc
 {
 	static const int bytes[INPUT_DTYPE_COUNT] = {
 		[INPUT_F32] = 4, [INPUT_FP16] = 2, [INPUT_BF16] = 2, [INPUT_I32] = 4, [INPUT_U8] = 1};
-	struct input_traffic sum = {0, 0};
+	struct input_traffic sum = {0, 0, 0};
 	for (int i = 0; i < program->access_count; i++) {
 		const struct access *a = &program->access[i];
 		const struct input *input = &spec->input[a->input];
@@ -162,6 +172,7 @@ static struct input_traffic input_traffic(const struct candidate *c, const struc
 		for (int d = 0; d < input->dims; d++)
 			elements *= dim_size(&input->dim[d], problem, program);
 		sum.hbm_bytes += elements * c->visited * bytes[input->dtype];
+		sum.grad_bytes += a->grad >= 0 ? 2 * 4 * elements : 0; /* cleared, then written */
 	}
 	return sum;
 }
@@ -174,6 +185,17 @@ static int64_t ctas_count(const struct recipe *recipe, const struct recipe_kerne
 		if (recipe_grid_size(&recipe->kernel[i], shape) < 0)
 			return -1;
 	return recipe_grid_size(main, shape);
+}
+
+/* What fagen_input_grad takes beside its products: a CTA for each query tile, as many on an SM as its shared memory allows. */
+static double grads_us(const struct candidate *c, const struct plan *plan, const struct recipe *recipe, const struct recipe_shape *shape, double tiles)
+{
+	const struct recipe_kernel *kernel = main_kernel(recipe, "fagen_input_grad");
+	const double ctas = (double)recipe_grid_size(kernel, shape), sms = fmin(ctas, plan->device->sms);
+	struct candidate own = *c;
+	own.smem_bytes = kernel->smem_bytes;
+	const double together = fmax(fmin(candidate_occupancy(&own, plan->target), ceil(ctas / sms)), 1);
+	return tiles * (c->grad_clocks + c->grad_wait / together) / (sms * plan->device->clock_ghz * 1e3);
 }
 
 void candidate_cost(struct candidate *c, const struct template_model *model, const struct spec *spec,
@@ -233,6 +255,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		side_bytes +=
 			heads_q * (double)problem->seqlen_q * ELEMENT * (2.0 * spec->head_dim_v + spec->head_dim_qk);
 	const struct input_traffic inputs = input_traffic(c, spec, program, problem);
+	side_bytes += c->input_grads ? inputs.grad_bytes : 0;
 	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v);
 	if (again) /* Q, K, V and dO; K and V of a tile are streamed for as many rows as a CTA of that kernel owns */
 		side_bytes += both * (heads_q * (double)problem->seqlen_q + heads_kv * (double)problem->seqlen_k);
@@ -265,7 +288,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double busy_sms = items < device->sms ? items : device->sms;
 	const struct cell_cost test = residual_cost(program);
 	const double partial_cells = tiles > 0 ? visits->partial / visits->tiles * tile_cells : 0;
-	clocks[COST_ALU] += partial_cells * (PARTIAL_OPS + test.alu) / device->alu_clk;
+	clocks[COST_ALU] += partial_cells * (program->run_count * PARTIAL_OPS + test.alu) / device->alu_clk;
 	clocks[COST_EXP] += partial_cells * test.exp / device->exp_clk;
 	clocks[COST_SMEM] += partial_cells * test.smem / 128;
 	const bool narrow = problem->align < 16;
@@ -276,12 +299,16 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
 	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
-	const double cta_tiles = ceil_div(visits->most, c->splits) * share * (outer_heads < heads_q ? group : 1);
+	const double each = share * (outer_heads < heads_q ? group : 1);
+	const double cta_tiles = ceil_div(visits->most, c->splits) * each, last_tiles = ceil_div(visits->last, c->splits) * each;
 	if (tiles > 0) {
 		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;
+		const double last_begins = on_chip * fmax(1 - 1 / c->waves, 0);
 		on_chip *= 1 + (ceil(per_sm) / per_sm - 1) * (evenness < 1 ? evenness : 1);
 		on_chip = on_chip > longest ? on_chip : longest;
+		if (last_tiles > ceil(tiles / items))
+			on_chip = fmax(on_chip, last_begins + last_tiles * (tile_clocks(c, clocks, 1) + alone_visit) / clock);
 	}
 	c->cost_us[COST_L2] = busy_sms > 0 ? c->l2_bytes / (device->l2_gbs * 1e3 * busy_sms / device->sms) : 0;
 	c->cost_us[COST_HBM] = c->hbm_bytes / (device->hbm_gbs * 1e3 * hbm_reached);
@@ -299,12 +326,13 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		main_us = c->cost_us[COST_HBM] - side_us;
 		c->bound_by = COST_HBM;
 	}
-	if (plan->pass == PASS_BACKWARD && program->grads)
-		main_us += grad_share * on_chip;
+	if (c->input_grads)
+		main_us += grad_share * on_chip + grads_us(c, plan, recipe, &shape, tiles);
 	int launches = recipe->kernel_count;
 	for (int i = 0; i < recipe->piece_count; i++)
 		launches += recipe->piece[i].zeroed;
-	c->time_us = main_us + side_us + ceil(per_sm) * c->item_clocks / clock + launches * device->launch_us;
+	const double scans = c->overlap == 0 && program->scan ? ceil((double)walk.inner_len / walk.inner_tile / (32 * c->walk_warps)) : 0;
+	c->time_us = main_us + side_us + ceil(per_sm) * (c->item_clocks + scans * scan_clocks / together) / clock + launches * device->launch_us;
 }
 
 /* The naive kernels visit every tile, keep the scores in memory and overlap nothing: three kernels forward, one after

@@ -121,12 +121,16 @@ static double cells_of(const struct walk *w, const struct stream *s, int64_t fir
 	return (double)(until - first * w->inner_tile) * (double)(s->last + 1 - s->first);
 }
 
+/* Kernels begin with a head's last query tile, or with its first key tile; of samples the outermost one stands for the end. */
+static bool begins_last(const struct walk *w, const struct stream *s) { return !w->keys_inside || s->first == 0; }
+
 static void stream_count(struct visits *sum, const struct walk *w, const struct stream *s)
 {
 	const double tiles = (double)spans_size(&s->seen);
 	sum->tiles += tiles;
 	sum->partial += tiles - (double)spans_size(&s->full);
 	sum->most = tiles > sum->most ? tiles : sum->most;
+	sum->last = begins_last(w, s) ? tiles : sum->last;
 	for (int i = 0; i < s->seen.count; i++)
 		sum->cells += cells_of(w, s, s->seen.span[i].begin, s->seen.span[i].end);
 }
@@ -179,6 +183,7 @@ static void stream_sample(struct visits *sum, const struct walk *w, const struct
 	}
 	sum->tiles += seen;
 	sum->most = seen > sum->most ? seen : sum->most;
+	sum->last = begins_last(w, s) ? seen : sum->last;
 }
 
 /* ---- one head ---- */
