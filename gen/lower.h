@@ -40,6 +40,7 @@ struct classifier {
 	struct expr_pool residual, keep; /* alone: what is walked for each tile */
 	int residual_root, keep_root;    /* -1: none */
 	struct interval heads;           /* of h; the caller may narrow it */
+	double cost_most;                /* for visits_count: what classifying tiles of one shape may cost, in nodes of expressions */
 	struct reach reach[RUNS_MAX];
 	int64_t map_rows, map_columns;   /* 0: no map */
 	bool map[BLOCK_MAP_MAX];         /* of kept blocks */

@@ -8,7 +8,6 @@
 
 enum {
 	SAMPLES = 1024,     /* outer tiles looked at in one head; longer sequences are sampled evenly */
-	SCAN_COST = 5000,   /* what classifying tiles of one shape may cost, in nodes of expressions: about 0.2 ms */
 	SCAN_OUTER_MIN = 8, /* the same, at the least, where tiles are classified one by one */
 	SCAN_INNER_MIN = 4
 };
@@ -212,7 +211,7 @@ static void samples_choose(int64_t *outer, int64_t *inner, const struct walk *w,
 		return;
 	}
 	const double all = (double)*outer * (double)*inner,
-		     share = sqrt(SCAN_COST / class_cost(c, w) / (all > 1 ? all : 1));
+		     share = sqrt(c->cost_most / class_cost(c, w) / (all > 1 ? all : 1));
 	if (share >= 1)
 		return;
 	const int64_t least = *outer < SCAN_OUTER_MIN ? *outer : SCAN_OUTER_MIN;
