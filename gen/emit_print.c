@@ -271,10 +271,14 @@ static void infix_print(struct text *out, struct scope *x, const struct expr_nod
 {
 	const struct expr_op_row *row = &expr_ops[n->op];
 	const struct expr_node *first = &x->e->pool->node[n->arg[0]], *second = &x->e->pool->node[n->arg[1]];
+	const char *spelling = row->spelling;
 	int left = row->precedence, right = row->precedence + 1;
 	if (n->op == EXPR_AND || n->op == EXPR_OR) {
-		left = first->op == n->op ? row->precedence : LEVEL_EQ;
-		right = second->op == n->op ? row->precedence : LEVEL_EQ;
+		/* A cell's are both worked out: compilers make a branch for each cell of what && may leave out. */
+		const bool both = x->place == IN_CELL;
+		spelling = !both ? row->spelling : n->op == EXPR_AND ? "&" : "|";
+		left = first->op == n->op ? row->precedence : both ? LEVEL_ATOM : LEVEL_EQ;
+		right = second->op == n->op ? row->precedence : both ? LEVEL_ATOM : LEVEL_EQ;
 	} else if (op_is_compare(n->op)) {
 		left = right = first->type == TYPE_BOOL ? LEVEL_ATOM : LEVEL_ADD;
 	}
@@ -282,7 +286,7 @@ static void infix_print(struct text *out, struct scope *x, const struct expr_nod
 	text_puts(out, wrap(level, least, "("));
 	text_puts(out, cast);
 	print_node(out, x, n->arg[0], *cast ? LEVEL_UNARY : left);
-	text_addf(out, " %s ", row->spelling);
+	text_addf(out, " %s ", spelling);
 	print_node(out, x, n->arg[1], right);
 	text_puts(out, wrap(level, least, ")"));
 }
@@ -290,7 +294,7 @@ static void infix_print(struct text *out, struct scope *x, const struct expr_nod
 static void select_print(struct text *out, struct scope *x, const struct value of[3], int least)
 {
 	text_puts(out, wrap(LEVEL_SELECT, least, "("));
-	print(out, x, of[0], LEVEL_OR);
+	print(out, x, of[0], LEVEL_EQ);
 	text_puts(out, " ? ");
 	print(out, x, of[1], LEVEL_OR);
 	text_puts(out, " : ");

@@ -218,6 +218,7 @@ static void print_col_state(struct text *out, struct emit *e)
 
 /* ---- mask ---- */
 
+/* All of it, and no branch for what && and || may leave out: in the cell that costs more. */
 static void print_mask_keep(struct text *out, struct emit *e)
 {
 	const struct program *p = e->program;
@@ -233,20 +234,20 @@ static void print_mask_keep(struct text *out, struct emit *e)
 	for (int run = 0; run < p->run_count; run++) {
 		run_suffix(suffix, p, run);
 		text_addf(&runs,
-		          run_limits(&p->run[run], 1) ? "%s(unsigned)(col.offset - row.key_begin%s) < row.key_count%s"
-		                                      : "%scol.offset < row.key_end%s",
-		          run ? " || " : "", suffix, suffix);
+		          run_limits(&p->run[run], 1) ? "%s((unsigned)(col.offset - row.key_begin%s) < row.key_count%s)"
+		                                      : "%s(col.offset < row.key_end%s)",
+		          run ? " | " : "", suffix, suffix);
 	}
 	scope_begin(&x, e, IN_CELL);
 	scope_use(&x, residual);
 	scope_locals(out, &x);
 	text_addf(out, p->run_count > 1 ? "\treturn (%s)" : "\treturn %s", text_str(&runs));
 	if (!expr_is_const(&p->pool, p->residual, true)) {
-		text_puts(out, " && (");
+		text_puts(out, " & (");
 		scope_print(out, &x, residual);
 		text_puts(out, ")");
 	}
-	text_puts(out, is_split(p) ? " && (!BLOCKS_SPLIT || (row.bits >> col.across & 1));\n}\n\n" : ";\n}\n\n");
+	text_puts(out, is_split(p) ? " & (!BLOCKS_SPLIT || (row.bits >> col.across & 1));\n}\n\n" : ";\n}\n\n");
 	text_free(&runs);
 }
 
