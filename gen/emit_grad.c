@@ -107,6 +107,15 @@ static void element_functions(struct text *out, const struct emit *e, int slot, 
 	          ";\n}\nDEVICE float *grad_element_%d(const struct fagen_abi *p, long long i)\n{\n"
 	          "\tconst struct fagen_abi_input *t = &p->input[%d];\n\tfloat *at = (float *)t->grad;\n",
 	          slot, input_row);
+	if (input->dims > 0)
+		text_puts(out, "\tlong long size = 1;\n\tbool dense = true; // as most are: then there is nothing to divide\n");
+	for (int d = input->dims - 1; d >= 0; d--) {
+		text_addf(out, "\tdense &= t->grad_stride[%d] == size;\n\tsize *= ", d);
+		dim_size_print(out, e->spec, input, d);
+		text_puts(out, ";\n");
+	}
+	if (input->dims > 0)
+		text_puts(out, "\tif (dense)\n\t\treturn at + i;\n");
 	for (int d = input->dims - 1; d >= 0; d--) {
 		text_addf(out, "\tat += t->grad_stride[%d] * (i %% ", d);
 		dim_size_print(out, e->spec, input, d);
