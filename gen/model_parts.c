@@ -126,9 +126,9 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 /* ---- what staging costs ---- */
 
 /* A warp takes the rows of a tile, or its diagonals, 32 at a time: clocks of a row, and of 32 of its elements; of 32 diagonals; and of the first
- * element to arrive where nothing else runs meanwhile. Fitted to 24 timings of each of a dense bias, d 32, and two terms of SAM, d 64, of the portable
- * and the native forward, on an H200: 3 to 12% root mean square, where without it the best tile was 2 to 6 times slower than predicted, and the others
- * up to 10. Diagonals: T5, d 64, forward. */
+ * element to arrive where nothing else runs meanwhile. Fitted to 24 timings of the portable forward with a dense bias, d 32, and seven
+ * of the native one with SAM's two terms, d 64, on an H200: 12% and 3% root mean square, where without it the best tiles took 2 and 4.6 times as long as
+ * predicted and others up to 7. Diagonals: T5, d 64, forward, 24 and 26 timings: 9% and 4%. */
 static const double cell_row_clocks = 150, cells_clocks = 45, diagonals_clocks = 400, arrival_clocks = 400;
 
 double staging_clocks(const struct candidate *c, const struct program *p, int warps)
