@@ -188,7 +188,7 @@ struct tile_request { /* all zero: auto */
 	int m, n;      /* query rows, keys */
 	int warps;     /* 0: planner's choice */
 	int stages;    /* 0: planner's choice */
-	int splits;    /* parts of a query tile's keys; 0: planner's choice */
+	int splits;    /* parts of a query tile's keys, backward of a key tile's queries; 0: planner's choice */
 	int heads;     /* query heads that share a tile; 0: planner's choice */
 };
 

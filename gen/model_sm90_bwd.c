@@ -4,7 +4,7 @@
 
 #include <stdio.h>
 
-enum { WARPS = 12, TILE_KEYS = 128, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128, GROUP_ROWS = 64, QUERY_ROWS = GROUP_ROWS * WARPGROUPS };
+enum { WARPS = 12, TILE_KEYS = 128, MERGE_KEYS = 16, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128, GROUP_ROWS = 64, QUERY_ROWS = GROUP_ROWS * WARPGROUPS };
 
 /* The norm that joins the terms, and what an item costs beside its visits, clocks of an SM. Sixteen timings on an H200, d 64 and 128, causal
  * and full, sequences of 512 to 16k: predicted over measured 0.95 to 1.08, mean 1.03. Thirty of the tiles, when a CTA had one item: the one
@@ -144,9 +144,10 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (dropout) /* words and a barrier for each note */
 		smem_term_add(c, "dropout", 2 * c->stages * (WARPGROUPS * 2 * m * 4 + 8));
-	const int notes = 2 * c->stages, note = note_bytes(program, c, spec->layout == LAYOUT_DENSE ? 9 : 11);
+	const bool parts = c->splits > 1;
+	const int notes = 2 * c->stages, note = note_bytes(program, c, (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts), taken = parts ? 52 : 28;
 	const int barriers = 8 * (4 + 5 * c->stages + notes + 2 * 2);
-	smem_term_add(c, "barriers, walk", (barriers + notes * note + 28 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	smem_term_add(c, "barriers, walk", (barriers + notes * note + taken + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
@@ -180,6 +181,15 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	native_backward_recipe(recipe, spec, program, c, GRID_PERSISTENT_KEYS, c->tile_n);
 	if (spec->deterministic)
 		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, QUERY_ROWS, 32 * c->warps, query_smem(c, spec, program, target));
+	if (c->splits == 1)
+		return;
+	for (int i = 0; i < recipe->kernel_count; i++)
+		if (recipe->kernel[i].grid == GRID_PERSISTENT_KEYS)
+			recipe->kernel[i].parts = c->splits;
+	const int warps = (spec->head_dim_qk + 31) / 32 + (spec->head_dim_v + 31) / 32; /* 32 columns each */
+	recipe_kernel_add(recipe, "fagen_backward_merge", GRID_KEY_TILES, MERGE_KEYS, 32 * warps, 0);
+	/* dK, dV, and whether there are any, of each part. */
+	recipe_piece_add(recipe, "parts", SIZE_TILES_KV, c->tile_n, c->splits * (c->tile_n * (spec->head_dim_qk + spec->head_dim_v) + 4));
 }
 
 const struct template_model model_sm90_bwd = {
@@ -189,6 +199,7 @@ const struct template_model model_sm90_bwd = {
 	.cc_min = 90,
 	.cc_max = 90,
 	.align_min = 16,
+	.splits_most = RECIPE_PARTS_MAX,
 	.tiles = bwd_tiles,
 	.legal = bwd_legal,
 	.shape = bwd_shape,

@@ -84,8 +84,8 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 	c->ctas_wanted = 1;
 	candidate_clocks(c, model->pass);
 	if (c->splits > 1 && c->splits > model->splits_most) {
-		snprintf(c->reason, sizeof c->reason, "%d splits; %s leaves the keys of a tile together", c->splits,
-		         model->templ);
+		snprintf(c->reason, sizeof c->reason, "%d splits; %s leaves the %s of a tile together", c->splits, model->templ,
+		         model->pass == PASS_FORWARD ? "keys" : "queries");
 		return false;
 	}
 	if (!heads_fit(c, model, spec, program))
@@ -157,7 +157,8 @@ static void candidate_split(struct candidate *c, struct plan *plan, struct memo 
 	enum { ROUNDS_MOST = 4, PART_VISITS = 4 };
 	if (c->reason[0] != '\0' || model->splits_most == 0 || tile->splits != 0 || c->waves <= 0 || c->waves >= 1)
 		return;
-	const double visits = memo_visits(memo, c, plan)->most, waves = c->waves;
+	const double group = plan->pass == PASS_FORWARD ? 1 : (double)(plan->problem.heads_q / plan->problem.heads_kv); /* who sees a key tile */
+	const double visits = ceil(memo_visits(memo, c, plan)->most) * group, waves = c->waves;
 	for (int rounds = 1; rounds <= ROUNDS_MOST; rounds++) {
 		const double most = fmin(floor(visits / PART_VISITS), model->splits_most);
 		const double parts = fmin(floor(rounds / waves + 1e-9), most);

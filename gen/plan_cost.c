@@ -234,7 +234,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double outer_heads = walk.keys_inside || main->grid == GRID_KEY_TILES_Q ? heads_q : heads_kv;
 	const double inner_heads = walk.keys_inside ? heads_kv : heads_q;
 	const double outer_bytes = row.outer * (double)walk.outer_len * outer_heads;
-	double accum_row = 0, side_bytes = 0, added_bytes = 0, again_bytes = 0; /* of Q, which every part loads */
+	double accum_row = 0, side_bytes = 0, added_bytes = 0, again_bytes = 0; /* of Q, or K and V, which every part loads */
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *piece = &recipe->piece[i];
 		const double bytes = (double)recipe_piece_bytes(piece, &shape);
@@ -242,6 +242,11 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 			const double rows = heads_q * (double)problem->seqlen_q;
 			side_bytes += 2 * 4.0 * piece->unit * rows;
 			again_bytes = (c->splits - 1) * (double)ELEMENT * spec->head_dim_qk * rows;
+			continue;
+		}
+		if (piece->size == SIZE_TILES_KV) { /* parts of the backward */
+			side_bytes += 2 * bytes;
+			again_bytes = (c->splits - 1) * outer_bytes / 2;
 			continue;
 		}
 		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by
@@ -300,8 +305,9 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
 	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
-	const double each = share * (outer_heads < heads_q ? group : 1);
-	const double cta_tiles = ceil_div(visits->most, c->splits) * each, last_tiles = ceil_div(visits->last, c->splits) * each;
+	const double group_visits = outer_heads < heads_q ? group : 1; /* of a tile's visits, backward */
+	const double cta_tiles = ceil_div(ceil(visits->most) * group_visits, c->splits) * share;
+	const double last_tiles = ceil_div(ceil(visits->last) * group_visits, c->splits) * share;
 	if (tiles > 0) {
 		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;

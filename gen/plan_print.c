@@ -117,7 +117,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s", c->tile_m, c->tile_n,
 	          c->warps, c->stages, plural(c->stages));
 	if (c->splits > 1)
-		text_addf(text, "; keys in %d parts, which %s joins", c->splits,
+		text_addf(text, "; %s in %d parts, which %s joins", plan->pass == PASS_FORWARD ? "keys" : "queries", c->splits,
 		          plan->recipe.kernel[plan->recipe.kernel_count - 1].entry);
 	text_puts(text, "\n");
 	heads_print(text, plan, c);

@@ -10,7 +10,7 @@ static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1
                                                    "key_tiles_2", "scores",        "persistent", "persistent_keys",
                                                    "persistent_2"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
-                                                   "tiles_k", "blocks",  "launch"};
+                                                   "tiles_k", "tiles_kv", "blocks", "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
 
 void recipe_print(struct text *text, const struct recipe *recipe)
@@ -60,7 +60,7 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	k.tile = line_number(line, "tile", 1, INT32_MAX);
 	k.threads = line_number(line, "threads", 1, 1024);
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
-	if (k.grid == GRID_PERSISTENT && follows(line, "parts"))
+	if ((k.grid == GRID_PERSISTENT || k.grid == GRID_PERSISTENT_KEYS) && follows(line, "parts"))
 		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
 	if (k.grid == GRID_PERSISTENT)
 		k.heads = heads_parse(line);
@@ -159,18 +159,23 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	if (kernel->tile < 1 || shape_negative(shape) || (each > 0 && shape->sms < 1))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
+	const int64_t parts = kernel->parts > 0 ? kernel->parts : 1;
 	int64_t tiles = 0, heads = shape->heads_q / (kernel->heads > 1 ? kernel->heads : 1), size;
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
 	case GRID_PERSISTENT_2:
 	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
 	case GRID_PERSISTENT:
-		if (tiles_q < 0 || __builtin_mul_overflow(tiles_q, (int64_t)(kernel->parts > 0 ? kernel->parts : 1), &tiles))
+		if (tiles_q < 0 || __builtin_mul_overflow(tiles_q, parts, &tiles))
 			tiles = -1;
 		break;
 	case GRID_KEY_TILES:
-	case GRID_PERSISTENT_KEYS:
 		tiles = tiles_k;
+		heads = shape->heads_kv;
+		break;
+	case GRID_PERSISTENT_KEYS:
+		if (tiles_k < 0 || __builtin_mul_overflow(tiles_k, parts, &tiles))
+			tiles = -1;
 		heads = shape->heads_kv;
 		break;
 	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
@@ -215,9 +220,11 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 	case SIZE_SCORES: per_row = shape->seqlen_k; break;
 	case SIZE_TILES_Q:
 	case SIZE_TILES_K:
+	case SIZE_TILES_KV:
 		if (piece->tile < 1)
 			return -1;
-		rows = tiles_all(shape, piece->size == SIZE_TILES_K, piece->tile);
+		rows = tiles_all(shape, piece->size != SIZE_TILES_Q, piece->tile);
+		heads = piece->size == SIZE_TILES_KV ? shape->heads_kv : heads;
 		batch = 1;
 		break;
 	case SIZE_BLOCKS:

@@ -21,7 +21,7 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_KEY_TILES_2,    /* twice GRID_KEY_TILES: clusters of two CTAs, which have a tile together */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
-	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES */
+	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES, for each part of a tile */
 	GRID_PERSISTENT_2,    /* as GRID_PERSISTENT, but at most two CTAs for each multiprocessor, whose tiles are whole */
 	GRID_COUNT
 };
@@ -32,7 +32,7 @@ struct recipe_kernel {
 	int tile;                    /* rows or keys of one CTA, the divisor of the grid rule */
 	int threads;                 /* per CTA */
 	int smem_bytes;              /* dynamic shared memory */
-	int parts;                   /* GRID_PERSISTENT: of a tile, which CTAs take one by one; 0: tiles are whole */
+	int parts;                   /* GRID_PERSISTENT, GRID_PERSISTENT_KEYS: of a tile, which CTAs take one by one; 0: tiles are whole */
 	int heads;                   /* GRID_PERSISTENT: query heads of a group that share tiles, where heads_q counts above; 0: each has its own */
 };
 
@@ -42,6 +42,7 @@ enum recipe_size { /* bytes of a workspace piece */
 	SIZE_SCORES,      /* 4 * batch * heads_q * seqlen_q * seqlen_k; not packed */
 	SIZE_TILES_Q,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * unit: `unit` words per query tile */
 	SIZE_TILES_K,     /* the same per key tile */
+	SIZE_TILES_KV,    /* 4 * batch * heads_kv * ceil(seqlen_k / tile) * unit: the same per key tile of a key/value head */
 	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block; not packed */
 	SIZE_LAUNCH,      /* 4 * unit: `unit` words, whatever the shape */
 	SIZE_COUNT

@@ -174,7 +174,7 @@ static const struct shape_field tile_fields[] = {
 	{"n", &tile_n, true, "keys"},
 	{"warps", &tile_warps, false, "warps of a block; the planner's choice when left out"},
 	{"stages", &tile_stages, false, "buffers of streamed tiles; the planner's choice when left out"},
-	{"splits", &tile_splits, false, "parts of a query tile's keys, computed apart and joined; the planner's choice when left out"},
+	{"splits", &tile_splits, false, "parts of a query tile's keys, backward of a key tile's queries, computed apart and joined; the planner's choice when left out"},
 	{"heads", &tile_heads, false, "query heads of a group that share a tile; the planner's choice when left out"},
 };
 static const struct shape tile_explicit = MAP(tile_fields);

@@ -50,7 +50,7 @@ struct fagen_abi {
 	unsigned long long cu_seqlens_q, cu_seqlens_k;
 	int total_q, total_k;
 	unsigned long long queue;        /* workspace: next work item of a persistent kernel, one 32-bit word, cleared before the launch */
-	unsigned long long parts;        /* workspace: O and LSE over parts of the keys, float32, in the layout of sm90/fwd.cu */
+	unsigned long long parts;        /* workspace: O and LSE over parts of the keys, in the layout of sm90/fwd.cu; dK and dV over parts of the queries, of sm90/bwd.cu */
 };
 
 #ifdef __cplusplus

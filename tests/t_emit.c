@@ -331,7 +331,8 @@ START_TEST(more_parts)
 	            {"fagen_bounds_rows", "bounds.cu"},
 	            {"fagen_bounds_cols", "bounds.cu"},
 	            {"fagen_input_grad", "sm80/input_grad.cu"},
-	            {"fagen_forward_merge", "sm90/fwd_merge.cu"}};
+	            {"fagen_forward_merge", "sm90/fwd_merge.cu"},
+	            {"fagen_backward_merge", "sm90/bwd_merge.cu"}};
 	struct spec s;
 	char line[64];
 	spec_fill(&s, "p");

@@ -1141,6 +1141,51 @@ START_TEST(parts_are_joined)
 }
 END_TEST
 
+/* Visits of key tiles in parts: as many items of each tile of each key/value head, dK and dV of all of them in the workspace, and a kernel that
+ * finds them there. */
+START_TEST(backward_parts_are_joined)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	const struct fake_cuda *s = fake.state;
+	struct fagen_abi abi[2];
+	size_t bytes = 0;
+	kernel_open(16, 0);
+	kernel_close();
+	struct recipe backward = {.kernel_count = 2, .piece_count = 2, .load_bytes = 16};
+	backward.kernel[0] = entry("bwd", GRID_PERSISTENT_KEYS, 128, 384, 200000);
+	backward.kernel[0].parts = 3;
+	backward.kernel[1] = entry("join", GRID_KEY_TILES, 16, 128, 0);
+	backward.piece[0] = piece("queue", SIZE_LAUNCH, 0, 1, 1);
+	backward.piece[1] = piece("parts", SIZE_TILES_KV, 128, 3 * 1000, 0);
+	pass_open(PASS_FORWARD, &backward);
+	pass_open(PASS_BACKWARD, &backward);
+	static const struct {
+		int64_t keys;
+		unsigned int parts, join;
+	} want[] = {{1, 2 * 4 * 3, 2 * 4}, {300, 2 * 4 * 3 * 3, 2 * 4 * 19}, {3000, SMS, 2 * 4 * 188}, {0, 0, 0}};
+	for (int i = 0; i < 4; i++) {
+		a.seqlen_k = want[i].keys;
+		const int before = s->launches;
+		a.workspace_size = (size_t)1 << 40;
+		ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_OK);
+		ck_assert_uint_eq(bytes, 256 + (4u * 2 * 4 * (unsigned)((want[i].keys + 127) / 128) * 3 * 1000 + 255) / 256 * 256);
+		ck_assert_msg(!launch(B, &a, stream), "%s", error.message);
+		ck_assert_int_eq(s->launches - before, want[i].parts ? 2 : 0);
+		if (!want[i].parts)
+			continue;
+		ck_assert_str_eq(s->launch[before].entry, "bwd");
+		ck_assert_str_eq(s->launch[before + 1].entry, "join");
+		ck_assert_uint_eq(s->launch[before].grid, want[i].parts);
+		ck_assert_uint_eq(s->launch[before + 1].grid, want[i].join);
+		for (int k = 0; k < 2; k++) {
+			memcpy(&abi[k], s->launch[before + k].params, sizeof abi[k]);
+			ck_assert_uint_eq(abi[k].parts, (uintptr_t)a.workspace + 256);
+		}
+	}
+}
+END_TEST
+
 static const struct row unmapped[] = {
 	{F, 16, 0, AT(value.stride_batch), -9600, "value.stride_batch", "get a kernel with problem.align = 2"},
 	{F, 16, 0, AT(query.stride_seq), -64, "query.stride_seq", "is -64 elements"},
@@ -1587,6 +1632,7 @@ Suite *suite(void)
 	tcase_add_test(t, empty_operands_have_no_map);
 	tcase_add_test(t, a_persistent_launch_clears_its_queue);
 	tcase_add_test(t, parts_are_joined);
+	tcase_add_test(t, backward_parts_are_joined);
 	tcase_add_loop_test(t, strides_that_no_map_takes, 0, sizeof unmapped / sizeof *unmapped);
 	tcase_add_test(t, drivers_without_tensor_maps);
 	tcase_add_test(t, a_map_that_the_driver_refuses);

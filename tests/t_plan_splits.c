@@ -1,4 +1,4 @@
-/* When the planner cuts the keys of query tiles into parts, into how many, and what a launch then is. */
+/* When the planner cuts the keys of query tiles, or the queries of key tiles, into parts, into how many, and what a launch then is. */
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,28 +8,36 @@
 
 static const struct tile_request whole = {.m = 128, .n = 128, .splits = 1};
 
-/* Query tiles that have something to do at once. */
-static int64_t items_of(const struct candidate *c, const struct problem *p)
+/* Tiles that have something to do at once. */
+static int64_t items_of(const struct candidate *c, const struct problem *p, enum pass pass)
 {
-	return (p->seqlen_q + c->tile_m - 1) / c->tile_m * p->heads_q * p->batch;
+	return pass == PASS_BACKWARD ? (p->seqlen_k + c->tile_n - 1) / c->tile_n * p->heads_kv * p->batch : (p->seqlen_q + c->tile_m - 1) / c->tile_m * p->heads_q * p->batch;
 }
 
-/* Key tiles that the busiest query tile of a head visits, by looking at every cell. */
-static int visits_of(const struct spec *spec, const struct candidate *c, const struct problem *p)
+/* Is a cell of the tile at (q0, k0) visible? */
+static bool tile_seen(const struct spec *spec, const struct candidate *c, const struct problem *p, int64_t q0, int64_t k0)
 {
-	int most = 0;
-	for (int64_t q0 = 0; q0 < p->seqlen_q; q0 += c->tile_m) {
-		int count = 0;
-		for (int64_t k0 = 0; k0 < p->seqlen_k; k0 += c->tile_n) {
-			bool seen = false;
-			for (int64_t q = q0; q < q0 + c->tile_m && q < p->seqlen_q && !seen; q++)
-				for (int64_t k = k0; k < k0 + c->tile_n && k < p->seqlen_k && !seen; k++)
-					seen = visible(spec, p->seqlen_q, p->seqlen_k, q, k);
-			count += seen;
-		}
+	for (int64_t q = q0; q < q0 + c->tile_m && q < p->seqlen_q; q++)
+		for (int64_t k = k0; k < k0 + c->tile_n && k < p->seqlen_k; k++)
+			if (visible(spec, p->seqlen_q, p->seqlen_k, q, k))
+				return true;
+	return false;
+}
+
+/* Key tiles that the busiest query tile of a head visits, by looking at every cell; backward query tiles that the busiest key tile does, of all
+ * heads of its group. */
+static int64_t visits_of(const struct spec *spec, const struct candidate *c, const struct problem *p, enum pass pass)
+{
+	const bool forward = pass == PASS_FORWARD;
+	const int64_t outer = forward ? p->seqlen_q : p->seqlen_k, inner = forward ? p->seqlen_k : p->seqlen_q;
+	int64_t most = 0;
+	for (int64_t o = 0; o < outer; o += forward ? c->tile_m : c->tile_n) {
+		int64_t count = 0;
+		for (int64_t i = 0; i < inner; i += forward ? c->tile_n : c->tile_m)
+			count += tile_seen(spec, c, p, forward ? o : i, forward ? i : o);
 		most = count > most ? count : most;
 	}
-	return most;
+	return forward ? most : most * (p->heads_q / p->heads_kv);
 }
 
 /* Problems that fill the GPU are not split, and no part has less than about four visits. */
@@ -44,18 +52,74 @@ START_TEST(parts_are_worth_it)
 		check_plan(&plan, &spec);
 		for (int k = 0; k < plan.candidate_count; k++) {
 			const struct candidate *c = &plan.candidate[k];
-			if (c->reason[0] == '\0' && items_of(c, &problem) >= 132)
+			if (c->reason[0] == '\0' && items_of(c, &problem, PASS_FORWARD) >= 132)
 				ck_assert_int_eq(c->splits, 1);
 		}
 		const struct candidate *c = best(&plan);
 		ck_assert_int_ge(c->splits, 1);
 		if (c->splits > 1) {
 			ck_assert_str_eq(plan.templ, "sm90/fwd");
-			ck_assert_int_ge(visits_of(&spec, c, &problem), 4 * c->splits);
+			ck_assert_int_ge(visits_of(&spec, c, &problem, PASS_FORWARD), 4 * c->splits);
 			split++;
 		}
 	}
 	ck_assert(split > 20 && split < 280); /* both happen */
+}
+END_TEST
+
+/* The same backward; and a plan with parts is predicted to be faster than one without. */
+START_TEST(backward_parts_are_worth_it)
+{
+	int split = 0;
+	for (int i = 0; i < 200; i++) {
+		struct spec spec = spec_random();
+		const int64_t kv = rng_in(1, 4);
+		const struct problem problem = {rng_in(1, 4), kv * rng_in(1, 8), kv, rng_in(1, 3000), rng_in(1, 3000), 16};
+		must_make(&plan, &spec, "H200", &problem, PASS_BACKWARD);
+		check_plan(&plan, &spec);
+		for (int k = 0; k < plan.candidate_count; k++) {
+			const struct candidate *c = &plan.candidate[k];
+			if (c->reason[0] == '\0' && items_of(c, &problem, PASS_BACKWARD) >= 132)
+				ck_assert_int_eq(c->splits, 1);
+		}
+		const struct candidate *c = best(&plan);
+		if (c->splits == 1)
+			continue;
+		ck_assert_str_eq(plan.templ, "sm90/bwd");
+		ck_assert_int_ge(visits_of(&spec, c, &problem, PASS_BACKWARD), 4 * c->splits);
+		spec.tile[PASS_BACKWARD] = (struct tile_request){.m = c->tile_m, .n = c->tile_n, .splits = 1};
+		must_make_with(&other, &model_sm90_bwd, &spec, "H200", &problem);
+		ck_assert_double_lt(c->time_us, best(&other)->time_us);
+		split++;
+	}
+	ck_assert(split > 20 && split < 180); /* both happen */
+}
+END_TEST
+
+static const struct {
+	struct problem problem;
+	int parts; /* of head dim 128, tiles of 64 queries x 128 keys, all keys visible */
+} backward_rows[] = {
+	{{1, 32, 8, 1024, 1024, 16}, 2},  {{1, 32, 4, 1024, 1024, 16}, 4},  {{1, 8, 1, 1024, 1024, 16}, 16}, {{1, 1, 1, 65536, 128, 16}, 64},
+	{{1, 1, 1, 256, 128, 16}, 1}, /* 4 visits in all */
+	{{1, 32, 32, 4096, 4096, 16}, 1}, {{1, 32, 8, 2048, 4096, 16}, 1}, {{2, 33, 33, 512, 256, 16}, 1}, /* as many tiles as SMs */
+};
+
+START_TEST(backward_as_many_as_fit)
+{
+	struct spec spec = spec_plain(128, 128);
+	const struct problem *problem = &backward_rows[_i].problem;
+	spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 128};
+	must_make_with(&plan, &model_sm90_bwd, &spec, "H200", problem);
+	check_plan(&plan, &spec);
+	ck_assert_int_eq(best(&plan)->splits, backward_rows[_i].parts);
+	spec.tile[PASS_BACKWARD].splits = 1;
+	must_make_with(&other, &model_sm90_bwd, &spec, "H200", problem);
+	ck_assert_int_eq(best(&other)->splits, 1);
+	if (backward_rows[_i].parts > 1)
+		ck_assert_double_lt(best(&plan)->time_us, best(&other)->time_us);
+	else
+		ck_assert_double_eq(best(&plan)->time_us, best(&other)->time_us);
 }
 END_TEST
 
@@ -130,6 +194,31 @@ START_TEST(as_asked)
 }
 END_TEST
 
+START_TEST(backward_as_asked)
+{
+	static const struct problem problems[] = {{1, 1, 1, 1, 1, 16}, {4, 32, 8, 4096, 4096, 16}};
+	for (int i = 0; i < 12; i++) {
+		struct spec spec = spec_plain(64, 96);
+		char line[200];
+		spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 128, .splits = 3};
+		spec.layout = (enum batch_layout)(i / 2 % 3);
+		spec.deterministic = i >= 6;
+		must_make(&plan, &spec, "H200", &problems[i % 2], PASS_BACKWARD);
+		check_plan(&plan, &spec);
+		ck_assert_int_eq(best(&plan)->splits, 3);
+		snprintf(line, sizeof line, "\nkernel fagen_backward grid persistent_keys tile 128 threads 384 smem_bytes %d parts 3\n",
+		         best(&plan)->smem_bytes);
+		ck_assert(recipe_says(&plan, line));
+		ck_assert(recipe_says(&plan, "\nkernel fagen_backward_merge grid key_tiles tile 16 threads 160 smem_bytes 0\n")); /* 2 + 3 warps */
+		ck_assert(recipe_says(&plan, "\npiece parts size tiles_kv tile 128 unit 61452 zeroed 0\n")); /* 3 x (128 x (64 + 96) + 4) */
+		struct text text = {0};
+		plan_print(&text, &plan);
+		ck_assert_ptr_nonnull(strstr(text_str(&text), "; queries in 3 parts, which fagen_backward_merge joins\n"));
+		text_free(&text);
+	}
+}
+END_TEST
+
 /* One part is a tile: nothing of a launch differs from what it is without. */
 START_TEST(whole_tiles_are_as_ever)
 {
@@ -139,6 +228,10 @@ START_TEST(whole_tiles_are_as_ever)
 	ck_assert_int_eq(plan.recipe.kernel_count, 1);
 	ck_assert_int_eq(plan.recipe.piece_count, 0);
 	ck_assert(!recipe_says(&plan, "parts"));
+	spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 128, .splits = 1};
+	must_make(&plan, &spec, "H200", &backward_rows[0].problem, PASS_BACKWARD);
+	ck_assert_str_eq(plan.templ, "sm90/bwd");
+	ck_assert(!recipe_says(&plan, "parts") && !recipe_says(&plan, "merge"));
 }
 END_TEST
 
@@ -148,17 +241,40 @@ START_TEST(others_do_not)
 	for (int g = 0; g < GPUS; g++)
 		for (int pass = 0; pass < PASS_COUNT; pass++) {
 			struct spec spec = spec_plain(64, 64);
-			const bool can = strcmp(gpus[g], "H200") == 0 && pass == PASS_FORWARD;
-			must_make(&plan, &spec, gpus[g], &rows[1].problem, (enum pass)pass);
+			const bool can = strcmp(gpus[g], "H200") == 0;
+			const struct problem *problem = pass == PASS_FORWARD ? &rows[1].problem : &backward_rows[1].problem;
+			must_make(&plan, &spec, gpus[g], problem, (enum pass)pass);
 			ck_assert_int_eq(best(&plan)->splits > 1, can);
-			spec.tile[pass] = (struct tile_request){.m = 128, .n = 64, .splits = 2};
+			spec.tile[pass] = (struct tile_request){.m = 128, .n = pass == PASS_FORWARD ? 64 : 128, .splits = 2};
 			spec.place[KEY_tile] = (struct place){3, 1};
 			struct diag diag = {.file = "t.yaml"};
-			ck_assert_int_eq(make(&plan, &spec, gpus[g], &rows[1].problem, (enum pass)pass, &diag), can ? 0 : -1);
+			ck_assert_int_eq(make(&plan, &spec, gpus[g], problem, (enum pass)pass, &diag), can ? 0 : -1);
 			ck_assert(can || strstr(text_str(&diag.text), "splits 2} cannot be used"));
 			ck_assert(can || strstr(text_str(&diag.text), "2 splits; sm80/"));
+			ck_assert(can || strstr(text_str(&diag.text), pass == PASS_FORWARD ? "leaves the keys of" : "leaves the queries of"));
 			diag_free(&diag);
 		}
+}
+END_TEST
+
+/* Above head dim 128 the kernel with parts says that it is not for such; rows of any alignment it is not asked about. */
+START_TEST(backward_refusals)
+{
+	static const struct {
+		int dim, align;
+		const char *says;
+	} refused[] = {{256, 16, "want at most 128"}, {128, 2, "3 splits; sm80/bwd leaves the queries of a tile together"}};
+	for (int i = 0; i < 2; i++) {
+		struct spec spec = spec_plain(refused[i].dim, refused[i].dim);
+		struct problem problem = backward_rows[0].problem;
+		struct diag diag = {.file = "t.yaml"};
+		problem.align = refused[i].align;
+		spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 128, .splits = 3};
+		spec.place[KEY_tile] = (struct place){3, 1};
+		ck_assert_int_eq(make(&plan, &spec, "H200", &problem, PASS_BACKWARD, &diag), -1);
+		ck_assert_msg(strstr(text_str(&diag.text), refused[i].says), "%s", text_str(&diag.text));
+		diag_free(&diag);
+	}
 }
 END_TEST
 
@@ -191,10 +307,14 @@ Suite *suite(void)
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, parts_are_worth_it);
 	tcase_add_loop_test(t, as_many_as_fit, 0, sizeof rows / sizeof *rows);
+	tcase_add_test(t, backward_parts_are_worth_it);
+	tcase_add_loop_test(t, backward_as_many_as_fit, 0, sizeof backward_rows / sizeof *backward_rows);
 	tcase_add_test(t, as_asked);
+	tcase_add_test(t, backward_as_asked);
 	tcase_add_test(t, whole_tiles_are_as_ever);
 	tcase_add_test(t, others_do_not);
 	tcase_add_test(t, refusals_are_of_those_who_can);
+	tcase_add_test(t, backward_refusals);
 	suite_add_tcase(s, t);
 	return s;
 }

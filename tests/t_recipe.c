@@ -236,7 +236,8 @@ static struct recipe recipe_random(void)
 		k->tile = (int)rng_in(1, 512);
 		k->threads = (int)rng_in(1, 1024);
 		k->smem_bytes = (int)rng_in(0, INT32_MAX);
-		k->parts = k->grid == GRID_PERSISTENT && rng() & 1 ? (int)rng_in(2, RECIPE_PARTS_MAX) : 0;
+		const bool cut = k->grid == GRID_PERSISTENT || k->grid == GRID_PERSISTENT_KEYS;
+		k->parts = cut && rng() & 1 ? (int)rng_in(2, RECIPE_PARTS_MAX) : 0;
 		k->heads = k->grid == GRID_PERSISTENT ? heads_random(&r) : 0;
 	}
 	for (int i = 0; i < r.piece_count; i++) {
@@ -310,6 +311,9 @@ START_TEST(recipe_refuses)
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 pieces 2\n",
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 parts 2 more\n",
 		"kernel x grid query_tiles tile 64 threads 128 smem_bytes 0 parts 2\n",
+		"kernel x grid key_tiles tile 64 threads 128 smem_bytes 0 parts 2\n",
+		"kernel x grid persistent_2 tile 64 threads 128 smem_bytes 0 parts 2\n",
+		"kernel x grid persistent_keys tile 64 threads 128 smem_bytes 0 parts 65\n",
 		"kernel x grid query_tiles tile 64 threads 128 smem_bytes 0 heads 2\n",
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 heads 2\n",
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 heads 2 parts 2\n",
@@ -375,7 +379,8 @@ START_TEST(grid_counts)
 			tiles_q++;
 		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
 			tiles_k++;
-		const int64_t heads = s.batch * s.heads_q, items = tiles_q * heads * (k.parts ? k.parts : 1);
+		const int64_t parts = k.parts ? k.parts : 1, heads = s.batch * s.heads_q, items = tiles_q * heads * parts;
+		const int64_t items_k = tiles_k * s.heads_kv * s.batch * parts;
 		const int64_t expected[GRID_COUNT] = {tiles_q * heads,
 		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
 		                                      tiles_k * s.heads_kv * s.batch,
@@ -383,7 +388,7 @@ START_TEST(grid_counts)
 		                                      2 * tiles_k * s.heads_kv * s.batch,
 		                                      tiles_q * tiles_k * heads,
 		                                      items < s.sms ? items : s.sms,
-		                                      tiles_k * s.heads_kv * s.batch < s.sms ? tiles_k * s.heads_kv * s.batch : s.sms,
+		                                      items_k < s.sms ? items_k : s.sms,
 		                                      tiles_q * heads < 2 * s.sms ? tiles_q * heads : 2 * s.sms};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
@@ -410,6 +415,7 @@ START_TEST(grid_counts)
 		                             4 * heads * s.seqlen_q * s.seqlen_k,
 		                             4 * heads * down * p.unit,
 		                             4 * heads * across * p.unit,
+		                             4 * s.batch * s.heads_kv * across * p.unit,
 		                             heads * down * blocks,
 		                             4 * p.unit};
 		while (bytes[p.size] % 256 != 0)
@@ -461,6 +467,8 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_piece_bytes(&p, &s), 4 * 6 * room * tile * 64);
 		p.size = SIZE_TILES_K;
 		ck_assert_int_eq(recipe_piece_bytes(&p, &s), 4 * 6 * room * 64);
+		p.size = SIZE_TILES_KV;
+		ck_assert_int_eq(recipe_piece_bytes(&p, &s), 4 * 2 * room * 64);
 	}
 }
 END_TEST
@@ -501,6 +509,10 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 1, 1, INT32_MAX)), 132);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 2, 1, INT32_MAX)), -1);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 2, 0, 3)), 6);
+	k.parts = 5;
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 2, 0, 3)), 5 * 6);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 1, 1, INT32_MAX / 5)), 132);
+	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 4, 1, 1, INT32_MAX / 5 + 1)), -1);
 	k.tile = 0;
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, 1, 1)), -1);
 	struct recipe_piece p = {.tile = 128, .unit = 128, .size = SIZE_ROWS_QK};

@@ -14,6 +14,9 @@
 // one's last visits are computed, V and K, of which there is one each, as soon as its last products have read them: while dK and dV are stored.
 //
 // Inputs of the head and of the keys are loaded when the query head or the item changes; they have two buffers, which take turns.
+//
+// SPLITS: of few key tiles each is so many items, which have a part of its visits each, and leave dK and dV over them in the workspace.
+// bwd_merge.cu adds them. dQ does not know of parts.
 
 constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
@@ -42,17 +45,43 @@ struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 // hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
 constexpr int SUM_BLOCK = 128;
 
+// What an item leaves for bwd_merge.cu, as the accumulators lie: of 16 keys and 8 columns, 4 floats of each lane. A tile's parts lie together.
+struct alignas(16) Part {
+	float key[TILE_N / 16][HEAD_DIM_QK / 8][128];
+	float value[TILE_N / 16][HEAD_DIM_V / 8][128];
+	int seen; // 0: the part has no visit, and the rest is not written
+};
+DEVICE Part *part_at(const fagen_abi &p, int part) { return reinterpret_cast<Part *>(p.parts) + part; }
+DEVICE int part_first(const fagen_abi &p, int b, int h, int k)
+{
+	return tile_number(p.cu_seqlens_k, p.seqlen_k, p.heads_kv, b, h, k / TILE_N, TILE_N) * SPLITS;
+}
+
+// part: the item's place in the workspace. Its visits begin with tile `next` of query head `head`, and end with tile `tile_last` of the head
+// before `head_end`.
+template <bool> struct PartNote { int part; };
+template <> struct PartNote<false> {};
+DEVICE int part_of(const PartNote<true> &at) { return at.part; }
+DEVICE int part_of(const PartNote<false> &) { return 0; }
+DEVICE void part_note(PartNote<true> &at, int part) { at.part = part; }
+DEVICE void part_note(PartNote<false> &, int) {}
+template <bool> struct PartTaken : PartNote<true> {
+	int head, next, head_end, tile_last;
+	unsigned round; // for which there is no register
+};
+template <> struct PartTaken<false> : PartNote<false> {};
+
 // What is said of a visit and of its item. item: its number among those of this CTA. before: index of the item's visit before, -1 in its
 // first one. last: 1 in its last one. Lengths are the entry's.
 using Lengths = WalkLengths<LAYOUT != LAYOUT_DENSE>;
-struct ItemNote : Note, Lengths {
+struct ItemNote : Note, Lengths, PartNote<(SPLITS > 1)> {
 	Keys own;
 	int item, before, last;
 };
 
 // What the loading warp keeps of its item here and not in registers, which are few. row_q, row_k: of the tensors, the entry's first and that
 // of the first key. turn: of the query head that it is at.
-struct Taken : Keys {
+struct Taken : Keys, PartTaken<(SPLITS > 1)> {
 	int row_q, row_k, item, turn;
 };
 
@@ -95,9 +124,79 @@ enum { BARRIER_GROUP = 1 }; // id of a named barrier for each warpgroup
 DEVICE unsigned item_count(const fagen_abi &p)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return (p.total_k / TILE_N + p.batch) * p.heads_kv;
+		return (p.total_k / TILE_N + p.batch) * p.heads_kv * SPLITS;
 	else
-		return ceil_div(p.seqlen_k, TILE_N) * p.heads_kv * p.batch;
+		return ceil_div(p.seqlen_k, TILE_N) * p.heads_kv * p.batch * SPLITS;
+}
+
+// Of the visits of a key tile, one query head's tiles from last to first and then the next head's, a part: equally many up to one. own.part
+// is its number among those of the tile. `whole`: the tiles that each head has.
+template <class Taken> DEVICE void part_take(Taken &own, const Stream &whole, const fagen_abi &p, int group)
+{
+	const int part = own.part;
+	int tiles;
+	stream_ranked(&whole, 0, &tiles);
+	const int each = tiles * group / SPLITS, more = tiles * group % SPLITS; // the first `more` parts have one more
+	const int begin = part * each + int_min(part, more), last = begin + each + (part < more) - 1;
+	const bool some = begin <= last;
+	const int first_head = some ? begin / tiles : 0, last_head = some ? last / tiles : 0;
+	own.part = part_first(p, own.b, own.h, own.k0) + part;
+	own.head = own.h * group + first_head, own.head_end = own.h * group + last_head + 1;
+	own.next = some ? stream_ranked(&whole, tiles - 1 - (begin - first_head * tiles), &tiles) : -1;
+	own.tile_last = some ? stream_ranked(&whole, tiles - 1 - (last - last_head * tiles), &tiles) : 0;
+}
+// The round of items that the warp is at, and the next one; `round` counts them too.
+template <class Taken> DEVICE void rounds_begin(Taken &own, bool leader)
+{
+	if constexpr (SPLITS > 1) {
+		if (leader)
+			own.round = 0;
+		__syncwarp(); // the round's writer before its readers
+	}
+}
+template <class Taken> DEVICE unsigned round_of(const Taken &own, unsigned round)
+{
+	if constexpr (SPLITS > 1)
+		return own.round;
+	else
+		return round;
+}
+template <class Taken> DEVICE void round_end(Taken &own, bool leader)
+{
+	if constexpr (SPLITS > 1) {
+		__syncwarp(); // readers of the round before its writer
+		if (leader)
+			own.round++;
+		__syncwarp(); // and the other way round
+	}
+}
+template <class Taken> DEVICE int head_begin(const Taken &own, int group)
+{
+	if constexpr (SPLITS > 1)
+		return own.head;
+	else
+		return own.h * group;
+}
+template <class Taken> DEVICE int head_end(const Taken &own, int group)
+{
+	if constexpr (SPLITS > 1)
+		return own.head_end;
+	else
+		return (own.h + 1) * group;
+}
+template <class Taken> DEVICE int next_begin(const Taken &own, const Stream &whole)
+{
+	if constexpr (SPLITS > 1)
+		return own.next;
+	else
+		return whole.next;
+}
+template <class Taken> DEVICE bool part_ended(const Taken &own, int head, int tile)
+{
+	if constexpr (SPLITS > 1)
+		return head + 1 == own.head_end && tile < own.tile_last;
+	else
+		return false;
 }
 
 // dK = dV = 0 of keys that nothing sees; by one warp.
@@ -164,32 +263,47 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	unsigned visit = 0, number;
 	if (leader)
 		own.item = -1, own.turn = 1;
+	rounds_begin(own, leader);
 #pragma unroll 1
-	for (unsigned round = 0; (number = item_number(p, round, leader)) < item_count(p); round++) {
-		const Keys placed = keys_placed(p, number, !QUEUE);
+	for (unsigned round = 0; (number = item_number(p, round_of(own, round), leader)) < item_count(p); round++, round_end(own, leader)) {
+		const Keys placed = keys_placed(p, number / SPLITS, !QUEUE);
 		if (placed.k0 < 0)
 			continue;
 		__syncwarp(); // readers of the walk before the writer of the next one
 		if (leader) {
 			static_cast<Keys &>(own) = placed;
 			own.row_q = first_q(&p, placed.b), own.row_k = first_k(&p, placed.b) + placed.k0;
+			part_note(own, number % SPLITS);
 			walk_begin<false>(smem.walk, p, placed.b, placed.k0);
 		}
+		if constexpr (SPLITS > 1) {
+			__syncwarp(); // so that registers hold nothing of the walk's beginning
+			if (leader)
+				part_take(own, smem.walk.stream, p, group);
+		}
 		__syncwarp();
-		int head = own.h * group, next = smem.walk.stream.next, tile = -1, class_ = TILE_EMPTY;
+		int head = head_begin(own, group), next = next_begin(own, smem.walk.stream), tile = -1, class_ = TILE_EMPTY;
 		const auto advance = [&] { // to the next tile, of this query head or a later one of the group
-			while (!walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_)) {
-				if (++head == (own.h + 1) * group)
+			while (!walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) || part_ended(own, head, tile)) {
+				if (++head == head_end(own, group))
 					return false;
 				next = smem.walk.stream.next;
 			}
 			return true;
 		};
 		if (!advance()) {
-			rows_zero<HEAD_DIM_QK>(p.dkey, p, own);
-			rows_zero<HEAD_DIM_V>(p.dvalue, p, own);
+			if constexpr (SPLITS > 1) {
+				if (leader)
+					part_at(p, part_of(own))->seen = 0;
+			} else {
+				rows_zero<HEAD_DIM_QK>(p.dkey, p, own);
+				rows_zero<HEAD_DIM_V>(p.dvalue, p, own);
+			}
 			continue;
 		}
+		if constexpr (SPLITS > 1)
+			if (leader)
+				part_at(p, part_of(own))->seen = 1;
 		int head_before = -1;
 		bool more = true;
 #pragma unroll 1
@@ -203,6 +317,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				note.own = own, note.item = own.item;
 				note.before = head_before < 0 ? -1 : smem.note[(visit - 1) % NOTES].index;
 				static_cast<Lengths &>(note) = smem.walk;
+				static_cast<PartNote<(SPLITS > 1)> &>(note) = own;
 			}
 			head_before = head;
 			more = advance();
@@ -513,6 +628,19 @@ DEVICE void keys_store(const float (&dkey)[HEAD_DIM_QK / 2], const float (&dvalu
 	}
 }
 
+// The same for bwd_merge.cu.
+DEVICE void part_store(const float (&dkey)[HEAD_DIM_QK / 2], const float (&dvalue)[HEAD_DIM_V / 2], Part *part)
+{
+	const int lane = mov_tid_x() % 32, sixteen = (mov_tid_x() - GROUP_THREADS) / 32;
+#pragma unroll
+	for (int j = 0; j < HEAD_DIM_QK / 8; j++)
+		reinterpret_cast<float4 *>(part->key[sixteen][j])[lane] = make_float4(dkey[4 * j], dkey[4 * j + 1], dkey[4 * j + 2], dkey[4 * j + 3]);
+#pragma unroll
+	for (int j = 0; j < HEAD_DIM_V / 8; j++)
+		reinterpret_cast<float4 *>(part->value[sixteen][j])[lane] =
+			make_float4(dvalue[4 * j], dvalue[4 * j + 1], dvalue[4 * j + 2], dvalue[4 * j + 3]);
+}
+
 template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
@@ -560,7 +688,10 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			mbarrier_arrive(smem.key_empty);
 		if constexpr (!DETERMINISTIC)
 			dquery_add(smem, tile_sums(p, note.index), dquery, group);
-		keys_store(dkey, dvalue, p, note.own);
+		if constexpr (SPLITS > 1)
+			part_store(dkey, dvalue, part_at(p, part_of(note)));
+		else
+			keys_store(dkey, dvalue, p, note.own);
 	}
 	if (!DETERMINISTIC && mov_tid_x() % 32 == 0)
 		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them

@@ -1,5 +1,5 @@
-/* Keys of a query tile in parts: everything that a part must know of its place among the others. Where the native forward does not run the
- * planner's choice takes the case. */
+/* Keys of a query tile, or queries of a key tile, in parts: everything that a part must know of its place among the others. Where native kernels
+ * do not run the planner's choice takes the case. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,6 +7,8 @@
 
 #define PARTS(n, splits) ", outputs: [out, lse], tile: {forward: {m: 128, n: " #n ", splits: " #splits "}}}"
 #define PLANNED ", outputs: [out, lse]}"
+#define BACKWARD ", passes: [forward, backward]"
+#define BACK(m, splits) BACKWARD ", tile: {backward: {m: " #m ", n: 128, splits: " #splits "}}}"
 
 static const struct {
 	const char *spec, *parts;
@@ -17,6 +19,11 @@ static const struct {
 	{"{head_dim: 64, mask: {any: [{window: {left: 100, right: 0}}, \"k < 200\"]}" PARTS(64, 3), "b1,h2,q300,k1000"},
 	{"{head_dim: 64, layout: padded, sink: true" PARTS(64, 3), "b3,h2,lq0-130-70,lk300-0-600"},
 	{"{head_dim: 64, layout: packed, kv_group: 2, dropout: 0.2" PARTS(64, 3), "b3,h4/2,lq40-0-130,lk600-9-300"},
+	{"{head_dim: 64, kv_group: 4, mask: causal, sink: true" BACK(64, 3), "b1,h8/2,q300,k300"},
+	{"{head_dim: 64, kv_group: 2, layout: packed, dropout: 0.2" BACK(64, 5), "b5,h4/2,lq130-0-7-200-1,lk90-9-0-300-1"},
+	{"{head_dim: {qk: 72, v: 40}, layout: padded, mask: {window: {left: 70, right: 9}}" BACK(32, 3), "b4,h2,lq130-0-7-200,lk90-9-0-300"},
+	{"{head_dim: 64, kv_group: 3, mask: document, score: \"s + r[b, h, k]\", inputs: {r: {dtype: f32, shape: [batch, heads, seq_k]}}" BACK(64, 4),
+	 "b1,h6/2,q300,k300"},
 	/* Decoding and the like, as asked and as planned. */
 	{"{head_dim: 128" PARTS(128, 4), "b1,h2,q1,k333"},
 	{"{head_dim: 128" PARTS(128, 8), "b2,h2,q16,k4096,seed2"},
@@ -59,9 +66,32 @@ static const struct {
 	{"{head_dim: 64" PARTS(64, 4), "b1,h2,q130,k2000,largest,seed34"},
 	{"{head_dim: 64, dtype: fp16" PARTS(64, 4), "b1,h2,q130,k2000,inf,seed35"},
 	{"{head_dim: 64, score: {softcap: {cap: 30}}" PARTS(64, 4), "b1,h2,q130,k2000,low,seed36"},
+	/* Backward: grouped heads, a head's tiles in two parts and several heads in one, more parts than visits, as planned. */
+	{"{head_dim: 128, kv_group: 4, mask: causal" BACK(64, 2), "b1,h32/8,q1024,k1024,seed40"},
+	{"{head_dim: 64, kv_group: 4" BACK(128, 16), "b1,h8/2,q1024,k1024,fat,seed41"},
+	{"{head_dim: 128, kv_group: 8, dtype: fp16" BACK(80, 7), "b1,h8/1,q500,k260,bshd,seed42"},
+	{"{head_dim: 64, kv_group: any" BACK(32, 64), "b2,h6/2,q200,k129,seed43"},
+	{"{head_dim: 128, kv_group: 4, mask: causal" BACKWARD "}", "b1,h32/8,q1024,k1024,planned,seed44"},
+	{"{head_dim: 64, kv_group: 8" BACKWARD "}", "b1,h8/1,q1024,k1024,planned,mixed,seed45"},
+	{"{head_dim: 96, kv_group: 2, mask: causal, layout: packed" BACKWARD "}", "b3,h4/2,lq300-0-700,lk300-40-700,planned,seed46"},
+	/* Key tiles that nothing sees, two runs, a residual, a layout. */
+	{"{head_dim: 64, mask: \"k + 200 <= q\"" BACK(64, 3), "b1,h2,q500,k500,seed47"},
+	{"{head_dim: 128, mask: {any: [{window: {left: 300, right: 0}}, \"k < 200\"]}" BACK(48, 5), "b1,h2,q700,k900,seed48"},
+	{"{head_dim: 64, kv_group: 2, mask: \"q % 3 != 0 && (k / 128) % 8 == (q / 64 + h) % 8\"" BACK(32, 6), "b1,h4/2,q600,k1000,seed49"},
+	{"{head_dim: 64, mask: causal, blocks: {size: 48, from: bitmap}" BACK(64, 3), "b1,h2,q600,k500,seed50"},
+	/* Scores, sinks, dropout, lengths, and dQ by its own kernel. */
+	{"{head_dim: 128, score: alibi, mask: causal" BACK(32, 4), "b1,h4,q400,k400,seed51"},
+	{"{head_dim: 64, kv_group: 4, score: {softcap: {cap: 5}}, dropout: 0.5" BACK(48, 3), "b1,h8/2,q300,k300,seed52"},
+	{"{head_dim: 128, sink: true, layout: padded, mask: causal" BACK(48, 2), "b4,h2,lq64-130-200-7,lk90-40-0-300,seed53"},
+	{"{head_dim: 128, kv_group: 2, layout: packed, dropout: 0.2" BACK(48, 4), "b6,h4/2,q300,k300,seed54"},
+	{"{head_dim: 64, kv_group: 4, deterministic: true, mask: causal" BACK(64, 3), "b1,h8/2,q500,k500,seed55"},
+	{"{head_dim: 128, deterministic: true, layout: packed" BACK(64, 4), "b4,h2,lq130-0-7-200,lk90-9-0-300,seed56"},
+	/* Infinite and large values. */
+	{"{head_dim: 64, dtype: fp16, kv_group: 2" BACK(64, 4), "b1,h4/2,q300,k300,inf,seed57"},
+	{"{head_dim: 64, kv_group: 2" BACK(64, 4), "b1,h4/2,q300,k300,largest,seed58"},
 };
 
-enum { SMALL = 5 }; /* rows for compute-sanitizer and mutations too */
+enum { SMALL = 9 }; /* rows for compute-sanitizer and mutations too */
 
 void suite_split(struct suite *s)
 {

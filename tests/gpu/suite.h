@@ -32,7 +32,7 @@
 	x(DET, "DET", "deterministic: all kinds of specs twice, a thousand runs, alone and in a batch") \
 	x(SYN, "SYN", "the instructions of the native kernels one by one; field cases: hangs, races") \
 	x(MERGE, "MERGE", "partial results merged, and the derivative") \
-	x(SPLIT, "split", "keys of a query tile in parts, which another kernel joins") \
+	x(SPLIT, "split", "visits of a tile in parts, which another kernel joins") \
 	x(PERF, "PERF", "field cases: performance cliffs, as ratios") \
 	x(START, "start", "warm start: from nothing to the first launch") \
 	x(BIG, "big", "field cases I32: offsets past 32 bits, long lengths, large grids")
