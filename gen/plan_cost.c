@@ -284,7 +284,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		const bool forward = plan->pass == PASS_FORWARD;
 		const double shared = forward ? (double)problem->seqlen_k * both : (double)problem->seqlen_q * group * (row.inner + accum_row);
 		main_bytes += section_again_bytes(c, device, plan->pass, heads_kv, shared,
-		                                  ceil_div((double)walk.outer_len, forward ? c->tile_m : c->tile_n) * (forward ? group : 1));
+		                                  ceil_div((double)walk.outer_len, forward ? c->positions : c->tile_n) * (forward ? group / c->heads : 1));
 	}
 	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
 
