@@ -109,9 +109,9 @@ static void recipe_fill(struct recipe *recipe, const struct template_model *mode
 	recipe->kv_group = spec->kv_group;
 }
 
-/* What classifying tiles of one shape may cost, in nodes of expressions, about 0.1 and 1.5 ms: at first, and for those shapes that then seem the
+/* What classifying tiles of one shape may cost, in nodes of expressions, about 0.1 and 0.6 ms: at first, and for those shapes that then seem the
  * fastest. From the first alone chance chose tiles up to 1.4 times slower. */
-static const double scan_cost = 5000, scan_cost_close = 50000;
+static const double scan_cost = 5000, scan_cost_close = 20000;
 
 /* Candidates that differ in warps and stages alone visit the same tiles. */
 struct memo {
@@ -195,7 +195,7 @@ static bool memo_has(const struct memo *memo, const struct candidate *c)
 static void candidates_again(struct plan *plan, struct memo *memo, const struct template_model *model, const struct spec *spec,
                              const struct program *program, const struct tile_request *tile)
 {
-	enum { LOOKS_MOST = 6 };
+	enum { LOOKS_MOST = 3 };
 	const int count = plan->candidate_count;
 	memo->count = 0;
 	memo->classifier.cost_most = scan_cost_close;
