@@ -145,7 +145,8 @@ template <class Taken> DEVICE void part_take(Taken &own, const Stream &whole, co
 	own.next = some ? stream_ranked(&whole, tiles - 1 - (begin - first_head * tiles), &tiles) : -1;
 	own.tile_last = some ? stream_ranked(&whole, tiles - 1 - (last - last_head * tiles), &tiles) : 0;
 }
-// The round of items that the warp is at, and the next one; `round` counts them too.
+
+// With SPLITS rounds of items are counted in shared memory; `round` counts them too.
 template <class Taken> DEVICE void rounds_begin(Taken &own, bool leader)
 {
 	if constexpr (SPLITS > 1) {
@@ -170,6 +171,8 @@ template <class Taken> DEVICE void round_end(Taken &own, bool leader)
 		__syncwarp(); // and the other way round
 	}
 }
+
+// Where the visits of an item begin and end.
 template <class Taken> DEVICE int head_begin(const Taken &own, int group)
 {
 	if constexpr (SPLITS > 1)
