@@ -21,10 +21,10 @@ static const double hbm_reached = 0.9;
 /* Share of L2 that a working set may fill and stay resident. */
 static const double l2_usable = 0.8;
 /* Prologue and epilogue of one CTA that nothing overlaps, clocks of its SM: FlashAttention-2 forward on an H200 loses
- * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024; short causal sequences of the portable forward the most. The
- * forward's go with the rows that it brings and leaves: 24 tiles each of four problems of 49 to 512 keys, d 32 and 64, went from 0.16 to 0.20 to
- * 0.09 to 0.10 root mean square. */
-static const double cta_clocks = 2400, cta_row_clocks = 2400 / 128.0;
+ * 300 to 2400 of them, d 64 and 128, sequences of 512 and 1024; short causal sequences of the portable forward the most. Half of
+ * the forward's go with the rows that it brings and leaves: for 24 tiles each of four problems of 49 to 512 keys, d 32 and 64, all would, but
+ * then long sequences of other GPUs, which nobody timed, would get tiles of few rows. */
+static const double cta_clocks = 2400, cta_row_clocks = 1200 / 128.0;
 /* Before its first load a portable CTA classifies the tiles that its own may see, one for each thread at a time. 190 instructions and two barriers
  * in the case that was looked at; not fitted. */
 static const double scan_clocks = 1500;
@@ -62,7 +62,7 @@ void candidate_clocks(struct candidate *c, enum pass pass)
 {
 	c->overlap = 0;
 	c->visit_clocks = tile_warp_clocks * c->warps / 4;
-	c->item_clocks = pass == PASS_FORWARD ? c->tile_m * cta_row_clocks : cta_clocks;
+	c->item_clocks = pass == PASS_FORWARD ? cta_clocks / 2 + c->tile_m * cta_row_clocks : cta_clocks;
 }
 
 /* Tiles that are owned, or parts of them: CTAs, but for a persistent kernel, whose CTAs own many. */

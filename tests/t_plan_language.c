@@ -224,7 +224,7 @@ START_TEST(gradients_wait)
 	struct spec spec = spec_of(NULL, "s + rel[b, h, q, k / 64]", &rel);
 	double us[2];
 	for (int i = 0; i < 2; i++) {
-		spec.tile[PASS_BACKWARD] = (struct tile_request){64, 64, 4 << i, 2, 0};
+		spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 64, .warps = 4 << i, .stages = 2};
 		must_make(&plan, &spec, "H200", &problem, PASS_BACKWARD);
 		us[i] = best(&plan)->time_us;
 	}
