@@ -146,7 +146,12 @@ def e2e_plot(figures, prefix):
             axis.barh(places, [v or 0 for v in values], heights, color=STEP_CONTENDERS[contender], label=contender)
             for place, v in zip(places, values):
                 axis.text(v or least, place, f" {v:.3g}" if v else " out of memory", va="center", fontsize=7)
+        most = max(r[value] for r in rows if r[value])
         axis.set_xscale("log")
+        axis.set_xlim(0.7 * least, 1.5 * most)
+        axis.set_xticks([n for e in range(-2, 6) for n in (10.0**e, 2 * 10.0**e, 5 * 10.0**e) if 0.7 * least < n < 1.5 * most])
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.minorticks_off()
         axis.set_xlabel(label)
         axis.grid(alpha=0.3, axis="x")
     axes[0][0].set_yticks(range(len(models)), models, fontsize=8)
