@@ -104,30 +104,43 @@ bool expr_apply(struct expr_value *r, const struct expr_pool *pool, const struct
 	return int_apply(&r->i, n->op, a[0], a[1], a[2]);
 }
 
+/* used: the nodes that the root is made of; NULL: all. */
+static struct expr_value nodes_eval(const struct expr_pool *pool, int root, const bool *used, const int64_t value[NAME_COUNT], double s,
+                                    expr_input_reader *reader, void *context)
+{
+	struct expr_value v[EXPR_NODES_MAX];
+	for (int i = 0; i <= root; i++) {
+		const struct expr_node *n = &pool->node[i];
+		if (used && !used[i])
+			continue;
+		if (n->op == EXPR_CONST) {
+			v[i] = (struct expr_value){n->i, n->f};
+		} else if (n->op == EXPR_NAME) {
+			v[i] = n->i == NAME_S ? (struct expr_value){0, s} : (struct expr_value){value[n->i], 0};
+		} else if (n->op == EXPR_INPUT) {
+			int64_t index[INPUT_DIMS_MAX] = {0};
+			for (int j = 0; j < expr_args(n); j++)
+				index[j] = v[n->arg[j]].i;
+			v[i] = reader ? reader(context, (int)n->i, index) : (struct expr_value){0, 0};
+		} else {
+			struct expr_value arg[EXPR_ARGS_MAX];
+			for (int j = 0; j < expr_args(n); j++)
+				arg[j] = v[n->arg[j]];
+			(void)expr_apply(&v[i], pool, n, arg);
+		}
+	}
+	return v[root];
+}
+
 struct expr_value expr_eval(const struct expr_pool *pool, int root, const int64_t value[NAME_COUNT], double s,
                             expr_input_reader *reader, void *context)
 {
-	struct expr_value v[EXPR_NODES_MAX];
 	bool used[EXPR_NODES_MAX] = {false};
 	expr_used(used, pool, root);
-	for (int i = 0; i <= root; i++) {
-		const struct expr_node *n = &pool->node[i];
-		struct expr_value arg[EXPR_ARGS_MAX] = {{0, 0}};
-		int64_t index[INPUT_DIMS_MAX] = {0};
-		if (!used[i])
-			continue;
-		for (int j = 0; j < expr_args(n); j++) {
-			arg[j] = v[n->arg[j]];
-			index[j] = arg[j].i;
-		}
-		if (n->op == EXPR_CONST)
-			v[i] = (struct expr_value){n->i, n->f};
-		else if (n->op == EXPR_NAME)
-			v[i] = n->i == NAME_S ? (struct expr_value){0, s} : (struct expr_value){value[n->i], 0};
-		else if (n->op == EXPR_INPUT)
-			v[i] = reader ? reader(context, (int)n->i, index) : (struct expr_value){0, 0};
-		else
-			(void)expr_apply(&v[i], pool, n, arg);
-	}
-	return v[root];
+	return nodes_eval(pool, root, used, value, s, reader, context);
+}
+
+struct expr_value expr_eval_all(const struct expr_pool *pool, int root, const int64_t value[NAME_COUNT])
+{
+	return nodes_eval(pool, root, NULL, value, 0, NULL, NULL);
 }

@@ -342,6 +342,8 @@ struct expr_value { int64_t i; double f; };
 typedef struct expr_value expr_input_reader(void *context, int input, const int64_t *index);
 struct expr_value expr_eval(const struct expr_pool *, int root, const int64_t value[NAME_COUNT], double s,
                             expr_input_reader *, void *context);
+/* The same of a pool that expr_copy filled with this expression alone, which reads neither s nor inputs. */
+struct expr_value expr_eval_all(const struct expr_pool *, int root, const int64_t value[NAME_COUNT]);
 
 /* ---- lower.c: what was derived from the expressions ------------------------------------------------------------ */
 

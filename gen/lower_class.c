@@ -85,7 +85,7 @@ void classifier_map(struct classifier *c, int64_t head)
 			const int64_t name[NAME_COUNT] = {
 				[NAME_H] = head,     [NAME_Q] = q,         [NAME_K] = k, [NAME_SQ] = rows,
 				[NAME_SK] = columns, [NAME_HQ] = head + 1, [NAME_HK] = 1};
-			c->map[q * columns + k] = nodes ? expr_eval(&c->keep, c->keep_root, name, 0, NULL, NULL).i != 0
+			c->map[q * columns + k] = nodes ? expr_eval_all(&c->keep, c->keep_root, name).i != 0
 			                                : row_kept(c->spec, q, k);
 		}
 	c->map_rows = rows;

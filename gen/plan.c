@@ -113,21 +113,50 @@ static void recipe_fill(struct recipe *recipe, const struct template_model *mode
  * fastest. From the first alone chance chose tiles up to 1.4 times slower. */
 static const double scan_cost = 5000, scan_cost_close = 20000;
 
-/* Candidates that differ in warps and stages alone visit the same tiles. */
-struct memo {
-	struct classifier classifier;
+/* Counts of tiles of so many shapes. */
+struct counts {
 	int count;
 	struct visits visits[CANDIDATES_MAX];
 };
 
+/* What a pass of a spec visits, whatever the template; candidates that differ in warps and stages alone visit the same tiles. */
+struct memo {
+	struct classifier classifier;
+	double visible; /* cells of all heads */
+	bool looks_close;
+	struct counts rough, close;
+};
+
+static void memo_begin(struct memo *memo, const struct spec *spec, const struct program *program, const struct problem *problem)
+{
+	memo->looks_close = false;
+	memo->rough.count = memo->close.count = 0;
+	classifier_begin(&memo->classifier, program, spec, problem->seqlen_q, problem->seqlen_k);
+	memo->classifier.cost_most = scan_cost;
+	classifier_map(&memo->classifier, 0);
+	memo->visible = visible_cells(&memo->classifier, problem);
+}
+
+static const struct visits *counts_find(const struct counts *counts, const struct candidate *c)
+{
+	for (int i = 0; i < counts->count; i++)
+		if (counts->visits[i].tile_m == c->positions && counts->visits[i].tile_n == c->tile_n)
+			return &counts->visits[i];
+	return NULL;
+}
+
+/* As closely as somebody has looked. */
 static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct plan *plan)
 {
-	const int rows = c->positions;
-	for (int i = 0; i < memo->count; i++)
-		if (memo->visits[i].tile_m == rows && memo->visits[i].tile_n == c->tile_n)
-			return &memo->visits[i];
-	struct visits *visits = &memo->visits[memo->count++];
-	*visits = (struct visits){.tile_m = rows, .tile_n = c->tile_n};
+	const struct visits *found = counts_find(&memo->close, c);
+	if (!found && !memo->looks_close)
+		found = counts_find(&memo->rough, c);
+	if (found)
+		return found;
+	struct counts *counts = memo->looks_close ? &memo->close : &memo->rough;
+	struct visits *visits = &counts->visits[counts->count == CANDIDATES_MAX ? CANDIDATES_MAX - 1 : counts->count++];
+	*visits = (struct visits){.tile_m = c->positions, .tile_n = c->tile_n};
+	memo->classifier.cost_most = memo->looks_close ? scan_cost_close : scan_cost;
 	visits_count(visits, &memo->classifier, &plan->problem, plan->pass);
 	return visits;
 }
@@ -183,23 +212,14 @@ static void candidate_add(struct plan *plan, struct memo *memo, const struct tem
 	candidate_split(c, plan, memo, model, spec, program, tile);
 }
 
-static bool memo_has(const struct memo *memo, const struct candidate *c)
-{
-	for (int i = 0; i < memo->count; i++)
-		if (memo->visits[i].tile_m == c->positions && memo->visits[i].tile_n == c->tile_n)
-			return true;
-	return false;
-}
-
 /* Looks closer at the shape that seems the fastest, until it is one that was looked at. */
 static void candidates_again(struct plan *plan, struct memo *memo, const struct template_model *model, const struct spec *spec,
                              const struct program *program, const struct tile_request *tile)
 {
 	enum { LOOKS_MOST = 3 };
 	const int count = plan->candidate_count;
-	memo->count = 0;
-	memo->classifier.cost_most = scan_cost_close;
-	for (int looks = 0; looks < LOOKS_MOST && !memo_has(memo, &plan->candidate[plan->chosen]); looks++) {
+	memo->looks_close = true;
+	for (int looks = 0; looks < LOOKS_MOST && !counts_find(&memo->close, &plan->candidate[plan->chosen]); looks++) {
 		const struct candidate seems = plan->candidate[plan->chosen];
 		for (int i = 0; i < count; i++) {
 			plan->candidate_count = i;
@@ -209,6 +229,7 @@ static void candidates_again(struct plan *plan, struct memo *memo, const struct 
 		plan->candidate_count = count;
 		plan->chosen = candidate_choose(plan);
 	}
+	memo->looks_close = false;
 }
 
 /* How far a tile is from a wish, a step being a factor of two in one number. */
@@ -337,7 +358,7 @@ static int auto_refuse(const struct plan *plan, const struct template_model *mod
 }
 
 /* A problem that was checked. false: no tile is admissible, and nobody was told. */
-static bool plan_try(struct plan *plan, const struct template_model *model, const struct spec *spec,
+static bool plan_try(struct plan *plan, struct memo *memo, const struct template_model *model, const struct spec *spec,
                      const struct program *program, const struct target *target, const struct device *device,
                      const struct problem *problem, enum pass pass)
 {
@@ -350,29 +371,25 @@ static bool plan_try(struct plan *plan, const struct template_model *model, cons
 	plan->standard_bytes = standard_bytes(spec, problem, pass);
 	if (model->heads_most)
 		plan->heads_most = model->heads_most(plan->heads_apart, spec, program);
-	struct memo memo = {.count = 0};
-	classifier_begin(&memo.classifier, program, spec, problem->seqlen_q, problem->seqlen_k);
-	memo.classifier.cost_most = scan_cost;
-	classifier_map(&memo.classifier, 0);
 	const double flop_cell = 2.0 * (spec->head_dim_qk + spec->head_dim_v) * (pass == PASS_FORWARD ? 1 : 2.5);
-	plan->useful_flop = visible_cells(&memo.classifier, problem) * flop_cell;
+	plan->useful_flop = memo->visible * flop_cell;
 
 	/* The naive kernels have one shape; a tile in the spec is not about them. */
 	const struct tile_request any = {0}, *wish = model->naive ? &any : &spec->tile[pass];
 	struct tile_request tile[CANDIDATES_MAX];
 	const int count = tiles_collect(tile, model, spec, program, target, wish);
 	for (int i = 0; i < count; i++)
-		candidate_add(plan, &memo, model, spec, program, &tile[i]);
+		candidate_add(plan, memo, model, spec, program, &tile[i]);
 	for (int i = 0; i < count && wish->heads == 0 && plan->heads_most > 1; i++) {
 		tile[i].heads = plan->heads_most;
 		if (plan->candidate[i].reason[0] == '\0') /* what does not fit does not fit then either */
-			candidate_add(plan, &memo, model, spec, program, &tile[i]);
+			candidate_add(plan, memo, model, spec, program, &tile[i]);
 	}
 	plan->chosen = candidate_choose(plan);
 	if (plan->chosen < 0)
 		return false;
 	if (program->scan)
-		candidates_again(plan, &memo, model, spec, program, tile);
+		candidates_again(plan, memo, model, spec, program, tile);
 	recipe_fill(&plan->recipe, model, spec, program, &plan->candidate[plan->chosen], target, problem);
 	return true;
 }
@@ -383,7 +400,9 @@ int plan_with(struct plan *plan, const struct template_model *model, const struc
 {
 	if (problem_check(problem, spec->kv_group, diag) != 0)
 		return -1;
-	if (plan_try(plan, model, spec, program, target, device, problem, pass))
+	struct memo memo;
+	memo_begin(&memo, spec, program, problem);
+	if (plan_try(plan, &memo, model, spec, program, target, device, problem, pass))
 		return 0;
 	return model->naive || is_auto(&spec->tile[pass]) ? auto_refuse(plan, model, spec, program, diag)
 	                                                  : request_refuse(plan, model, spec, program, diag);
@@ -443,10 +462,12 @@ static int plan_of(struct plan *plan, bool naive, const struct tuned *tuned, con
 		return diag_fail(diag, "out of memory");
 	bool serves[TEMPLATES_MAX];
 	int best = -1, measured = -1;
+	struct memo memo;
+	memo_begin(&memo, spec, program, problem);
 	for (int i = 0; i < rows; i++) {
 		tried[i].problem = *problem;
 		serves[i] = problem->align >= row[i]->align_min &&
-		            plan_try(&tried[i], row[i], spec, program, target, device, problem, pass);
+		            plan_try(&tried[i], &memo, row[i], spec, program, target, device, problem, pass);
 		if (serves[i] && (best < 0 || tried[i].candidate[tried[i].chosen].time_us <
 		                                      tried[best].candidate[tried[best].chosen].time_us))
 			best = i;
