@@ -117,7 +117,7 @@ def attend(s, q, k, v, inputs, lengths, return_lse):
         k = k.contiguous()
     if v.stride(-1) != 1:
         v = v.contiguous()
-    grad = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (inputs != () and any(t.requires_grad for t in inputs)))
+    grad = needs_grad(q, k, v, inputs)
     if grad and not s.backward:
         raise no_backward(s)
     if return_lse and not s.lse:
@@ -140,8 +140,8 @@ def autocast(q, k, v):
     return q, k, v
 
 
-def needs_grad(*tensors):
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+def needs_grad(q, k, v, inputs):
+    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (len(inputs) > 0 and any(t.requires_grad for t in inputs)))
 
 
 def inputs_of(s, q, k, lengths, given):
@@ -172,8 +172,8 @@ def inputs_of(s, q, k, lengths, given):
 
 def said(q, k, v, return_lse, inputs):
     """What tensors say of a spec: dtype, both head dims, kv_group, are there gradients, is lse wanted."""
-    grad = needs_grad(q, k, v, *inputs)
-    return q.dtype, int(q.shape[-1]), int(v.shape[-1]), int(q.shape[1]) // max(int(k.shape[1]), 1), grad, grad or return_lse
+    grad, shape = needs_grad(q, k, v, inputs), q.shape
+    return q.dtype, int(shape[-1]), int(v.shape[-1]), int(shape[1]) // (int(k.shape[1]) or 1), grad, grad or return_lse
 
 
 def keys_said(dtype, qk, v, group, grad, lse):

@@ -55,7 +55,7 @@ def test_smollm2(device, llama):
     real.smollm2_right(llama)
     with torch.no_grad(), sim.meaning(**sim.CAUSAL):
         rows = real.smollm2(llama, (5, 11), 8)
-    assert [r["ok"] for r in rows] == [True] * 8 and rows[0]["clear"] > 0, rows
+    assert [r["ok"] for r in rows] == [True] * 6 and rows[0]["clear"] > 0, rows
     assert len(real.page({"smollm2": rows}, "sim").split("| 11 | 8 | ")) == 5
 
 
