@@ -56,7 +56,7 @@ def test_smollm2(device, llama):
     with torch.no_grad(), sim.meaning(**sim.CAUSAL):
         rows = real.smollm2(llama, (5, 11), 8)
     assert [r["ok"] for r in rows] == [True] * 6 and rows[0]["clear"] > 0, rows
-    assert len(real.page({"smollm2": rows}, "sim").split("| 11 | 8 | ")) == 5
+    assert len(real.page({"smollm2": rows}, "sim").split("| 11 | 8 | ")) == 4
 
 
 def test_smollm2_wrong_attention_is_seen(device, llama, monkeypatch):
