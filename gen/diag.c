@@ -237,5 +237,5 @@ void diag_free(struct diag *d)
 {
 	text_free(&d->text);
 	text_free(&d->source);
-	*d = (struct diag){0};
+	diag_begin(d);
 }
