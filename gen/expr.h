@@ -72,6 +72,8 @@ bool expr_ranges(struct expr_range *range, const struct expr_pool *, int root, c
 /* The int or bool root alone; *overflow becomes true where expr_ranges gives false, and is left alone otherwise. */
 struct interval expr_interval(const struct expr_pool *, int root, const struct interval name[NAME_COUNT],
                               const struct input *input, const struct interval *input_node, bool *overflow);
+/* The same of a pool that expr_copy filled with this expression alone; everything where some int may leave 64 bits. */
+struct interval expr_interval_all(const struct expr_pool *, int root, const struct interval name[NAME_COUNT], const struct input *input);
 /* The float root alone; unknown: from -INFINITY to INFINITY. */
 struct float_interval expr_float_interval(const struct expr_pool *, int root, const struct interval name[NAME_COUNT],
                                           const struct input *input, const struct interval *input_node);

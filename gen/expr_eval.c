@@ -95,7 +95,7 @@ bool expr_apply(struct expr_value *r, const struct expr_pool *pool, const struct
 		r->f = float_apply(n->op, v);
 		return true;
 	}
-	if (expr_args(n) && n->op != EXPR_SELECT && pool->node[n->arg[0]].type == TYPE_FLOAT) {
+	if (expr_ops[n->op].args && n->op != EXPR_SELECT && pool->node[n->arg[0]].type == TYPE_FLOAT) {
 		r->i = n->op == EXPR_FLOOR ? expr_floor(v[0].f) : compare_floats(n->op, v[0].f, v[1].f);
 		return true;
 	}
@@ -124,7 +124,7 @@ static struct expr_value nodes_eval(const struct expr_pool *pool, int root, cons
 			v[i] = reader ? reader(context, (int)n->i, index) : (struct expr_value){0, 0};
 		} else {
 			struct expr_value arg[EXPR_ARGS_MAX];
-			for (int j = 0; j < expr_args(n); j++)
+			for (int j = 0; j < expr_ops[n->op].args; j++)
 				arg[j] = v[n->arg[j]];
 			(void)expr_apply(&v[i], pool, n, arg);
 		}

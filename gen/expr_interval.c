@@ -227,38 +227,39 @@ static struct interval dtype_range(const struct input *input, int i)
 static struct expr_range node_range(const struct expr_pool *pool, const struct expr_node *n,
                                     const struct expr_range *range, bool *overflow)
 {
-	struct expr_range r = {everything, any_float}, a[3] = {r, r, r};
+	const struct expr_range none = {everything, any_float}, *a[3] = {&none, &none, &none};
+	struct expr_range r = none;
 	for (int j = 0; j < expr_ops[n->op].args; j++)
-		a[j] = range[n->arg[j]];
+		a[j] = &range[n->arg[j]];
 	const bool floats = pool->node[n->arg[0]].type == TYPE_FLOAT;
 	if (n->op == EXPR_SELECT && n->type == TYPE_FLOAT)
-		r.f = is_point(a[0].i) ? a[a[0].i.lo ? 1 : 2].f : float_hull(a[1].f, a[2].f);
+		r.f = is_point(a[0]->i) ? a[a[0]->i.lo ? 1 : 2]->f : float_hull(a[1]->f, a[2]->f);
 	else if (n->op == EXPR_FLOAT)
-		r.f = int_float(a[0].i);
+		r.f = int_float(a[0]->i);
 	else if (n->type == TYPE_FLOAT)
-		r.f = float_apply(n->op, a[0].f, expr_ops[n->op].args > 1 ? a[1].f : a[0].f);
+		r.f = float_apply(n->op, a[0]->f, expr_ops[n->op].args > 1 ? a[1]->f : a[0]->f);
 	else if (n->op == EXPR_FLOOR)
-		r.i = float_floor(a[0].f);
+		r.i = float_floor(a[0]->f);
 	else if (floats)
-		r.i = float_compare(n->op, a[0].f, a[1].f);
+		r.i = float_compare(n->op, a[0]->f, a[1]->f);
 	else if (n->op == EXPR_DIV && expr_is_name(pool, n->arg[0], NAME_HQ) && expr_is_name(pool, n->arg[1], NAME_HK)) {
 		/* every key/value head has at least one query head */
-		r.i = interval_div(a[0].i, divisor(a[1].i));
+		r.i = interval_div(a[0]->i, divisor(a[1]->i));
 		r.i = (struct interval){max2(r.i.lo, 1), max2(r.i.hi, 1)};
 	} else
-		r.i = interval_apply(n->op, a[0].i, a[1].i, a[2].i, overflow);
+		r.i = interval_apply(n->op, a[0]->i, a[1]->i, a[2]->i, overflow);
 	return r;
 }
 
-bool expr_ranges(struct expr_range *range, const struct expr_pool *pool, int root,
-                 const struct interval name[NAME_COUNT], const struct input *input, const struct interval *input_node)
+/* used: the nodes that the root is made of; NULL: all. */
+static bool nodes_range(struct expr_range *range, const struct expr_pool *pool, int root, const bool *used,
+                        const struct interval name[NAME_COUNT], const struct input *input, const struct interval *input_node)
 {
-	bool used[EXPR_NODES_MAX] = {false}, overflow = false;
-	expr_used(used, pool, root);
+	bool overflow = false;
 	for (int i = 0; i <= root; i++) {
 		const struct expr_node *n = &pool->node[i];
 		struct expr_range r = {everything, any_float};
-		if (!used[i])
+		if (used && !used[i])
 			continue;
 		if (n->op == EXPR_CONST) {
 			r.i = (struct interval){n->i, n->i};
@@ -269,11 +270,27 @@ bool expr_ranges(struct expr_range *range, const struct expr_pool *pool, int roo
 			r.i = name[n->i];
 		else if (n->op == EXPR_INPUT && n->type == TYPE_INT)
 			r.i = input_node ? input_node[i] : dtype_range(input, (int)n->i);
-		else if (expr_args(n) && n->op != EXPR_INPUT)
+		else if (expr_ops[n->op].args)
 			r = node_range(pool, n, range, &overflow);
 		range[i] = r;
 	}
 	return !overflow;
+}
+
+bool expr_ranges(struct expr_range *range, const struct expr_pool *pool, int root,
+                 const struct interval name[NAME_COUNT], const struct input *input, const struct interval *input_node)
+{
+	bool used[EXPR_NODES_MAX] = {false};
+	expr_used(used, pool, root);
+	return nodes_range(range, pool, root, used, name, input, input_node);
+}
+
+struct interval expr_interval_all(const struct expr_pool *pool, int root, const struct interval name[NAME_COUNT],
+                                  const struct input *input)
+{
+	struct expr_range range[EXPR_NODES_MAX];
+	(void)nodes_range(range, pool, root, NULL, name, input, NULL);
+	return range[root].i;
 }
 
 struct interval expr_interval(const struct expr_pool *pool, int root, const struct interval name[NAME_COUNT],

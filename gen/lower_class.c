@@ -47,14 +47,13 @@ static enum tile_class expression_class(const struct classifier *c, const struct
                                         int64_t sk, int64_t q0, int64_t q1, int64_t k0, int64_t k1)
 {
 	struct interval name[NAME_COUNT];
-	bool overflow = false;
 	memcpy(name, expr_everywhere, sizeof name);
 	name[NAME_SQ] = (struct interval){sq, sq};
 	name[NAME_SK] = (struct interval){sk, sk};
 	name[NAME_Q] = (struct interval){q0, q1};
 	name[NAME_K] = (struct interval){k0, k1};
 	name[NAME_H] = c->heads;
-	return class_of(expr_interval(pool, root, name, c->spec ? c->spec->input : NULL, NULL, &overflow));
+	return class_of(expr_interval_all(pool, root, name, c->spec ? c->spec->input : NULL));
 }
 
 static bool row_kept(const struct spec *spec, int64_t q, int64_t k)
