@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gen/lower.h"
-#include "gen/model.h"
+#include "gen/plan_memo.h"
 
 const char *const cost_names[COST_COUNT] = {"mma", "exp", "alu", "smem", "l2", "hbm"};
 
@@ -109,58 +108,6 @@ static void recipe_fill(struct recipe *recipe, const struct template_model *mode
 	recipe->kv_group = spec->kv_group;
 }
 
-/* What classifying tiles of one shape may cost, in nodes of expressions, about 0.1 and 0.6 ms: at first, and for those shapes that then seem the
- * fastest. From the first alone chance chose tiles up to 1.4 times slower. */
-static const double scan_cost = 5000, scan_cost_close = 20000;
-
-/* Counts of tiles of so many shapes. */
-struct counts {
-	int count;
-	struct visits visits[CANDIDATES_MAX];
-};
-
-/* What a pass of a spec visits, whatever the template; candidates that differ in warps and stages alone visit the same tiles. */
-struct memo {
-	struct classifier classifier;
-	double visible; /* cells of all heads */
-	bool looks_close;
-	struct counts rough, close;
-};
-
-static void memo_begin(struct memo *memo, const struct spec *spec, const struct program *program, const struct problem *problem)
-{
-	memo->looks_close = false;
-	memo->rough.count = memo->close.count = 0;
-	classifier_begin(&memo->classifier, program, spec, problem->seqlen_q, problem->seqlen_k);
-	memo->classifier.cost_most = scan_cost;
-	classifier_map(&memo->classifier, 0);
-	memo->visible = visible_cells(&memo->classifier, problem);
-}
-
-static const struct visits *counts_find(const struct counts *counts, const struct candidate *c)
-{
-	for (int i = 0; i < counts->count; i++)
-		if (counts->visits[i].tile_m == c->positions && counts->visits[i].tile_n == c->tile_n)
-			return &counts->visits[i];
-	return NULL;
-}
-
-/* As closely as somebody has looked. */
-static const struct visits *memo_visits(struct memo *memo, const struct candidate *c, const struct plan *plan)
-{
-	const struct visits *found = counts_find(&memo->close, c);
-	if (!found && !memo->looks_close)
-		found = counts_find(&memo->rough, c);
-	if (found)
-		return found;
-	struct counts *counts = memo->looks_close ? &memo->close : &memo->rough;
-	struct visits *visits = &counts->visits[counts->count == CANDIDATES_MAX ? CANDIDATES_MAX - 1 : counts->count++];
-	*visits = (struct visits){.tile_m = c->positions, .tile_n = c->tile_n};
-	memo->classifier.cost_most = memo->looks_close ? scan_cost_close : scan_cost;
-	visits_count(visits, &memo->classifier, &plan->problem, plan->pass);
-	return visits;
-}
-
 static void candidate_fill(struct candidate *c, struct plan *plan, struct memo *memo, const struct template_model *model,
                            const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
@@ -219,7 +166,7 @@ static void candidates_again(struct plan *plan, struct memo *memo, const struct 
 	enum { LOOKS_MOST = 3 };
 	const int count = plan->candidate_count;
 	memo->looks_close = true;
-	for (int looks = 0; looks < LOOKS_MOST && !counts_find(&memo->close, &plan->candidate[plan->chosen]); looks++) {
+	for (int looks = 0; looks < LOOKS_MOST && !memo_close(memo, &plan->candidate[plan->chosen]); looks++) {
 		const struct candidate seems = plan->candidate[plan->chosen];
 		for (int i = 0; i < count; i++) {
 			plan->candidate_count = i;
