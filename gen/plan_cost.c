@@ -281,10 +281,9 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	passes = passes > 1 ? passes : 1;
 	double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
 	if (c->queue && spec->layout == LAYOUT_DENSE) {
-		const bool forward = plan->pass == PASS_FORWARD;
-		const double shared = forward ? (double)problem->seqlen_k * both : (double)problem->seqlen_q * group * (row.inner + accum_row);
-		main_bytes += section_again_bytes(c, device, plan->pass, heads_kv, shared,
-		                                  ceil_div((double)walk.outer_len, forward ? c->positions : c->tile_n) * (forward ? group / c->heads : 1));
+		const double streamed = (double)walk.inner_len * (row.inner + accum_row) * (walk.keys_inside ? 1 : group);
+		const double owned = (double)tiles_of(walk.outer_len, walk.outer_tile) * (walk.keys_inside ? group / c->heads : 1);
+		main_bytes += section_again_bytes(c, device, plan->pass, heads_kv, streamed, owned);
 	}
 	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
 
