@@ -12,10 +12,10 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-ROOT = HERE.parent
 sys.path.insert(0, str(HERE))
 
 import fagen_ctypes as fagen
+import report
 
 TOKENS, WIDTH = 16384, 2048  # of every dense problem: batch * seq, heads * d
 # One of each kind that is not dense: a window, documents, a softcap, dropout, two block-sparse layouts.
@@ -40,7 +40,7 @@ def specs_write(folder, only):
         path = folder / f"{name}.yaml"
         path.write_text(text)
         paths.append(path)
-    paths += [ROOT / "specs" / f"{name}.yaml" for name in LIBRARY]
+    paths += [report.ROOT / "specs" / f"{name}.yaml" for name in LIBRARY]
     chosen = [p for p in paths if not only or p.stem in only]
     if not chosen:
         sys.exit("model: no such spec; there are " + ", ".join(p.stem for p in paths))
