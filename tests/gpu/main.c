@@ -148,6 +148,18 @@ void suite_case(struct suite *s, enum class class, const char *spec_name, const 
 	diag_free(&diag);
 }
 
+void suite_tiles(struct suite *s, enum class class, const struct tile_row *row, size_t count)
+{
+	char spec[CASE_NAME_MAX];
+	for (size_t i = 0; i < count; i++) {
+		snprintf(spec, sizeof spec, "%s", row[i].spec);
+		char *const tile = strstr(spec, ", tile: {");
+		if (tile && s->gpu.cc != 90)
+			strcpy(tile, "}");
+		suite_case(s, class, spec, "%s", row[i].parts);
+	}
+}
+
 /* ---- the record ------------------------------------------------------------------------------------------------------------ */
 
 static void record_print(FILE *f, const struct suite *s, const char *digest, int driver, int major, int minor,

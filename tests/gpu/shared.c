@@ -1,8 +1,5 @@
 /* Query heads of a group that share tiles: which row is of which head and position, with everything that a row may ask for. Where the native
  * forward does not run the planner's choice takes the case. */
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/gpu/suite.h"
 
 #define SHARED(n, heads) ", outputs: [out, lse], tile: {forward: {m: 128, n: " #n ", heads: " #heads "}}}"
@@ -10,9 +7,7 @@
 #define PARTS(n, splits, heads) ", outputs: [out, lse], tile: {forward: {m: 128, n: " #n ", splits: " #splits ", heads: " #heads "}}}"
 #define PLANNED ", outputs: [out, lse]}"
 
-static const struct {
-	const char *spec, *parts;
-} rows[] = {
+static const struct tile_row rows[] = {
 	/* SMALL of them. */
 	{"{head_dim: 64, kv_group: 4, mask: causal" SHARED(64, 4), "b2,h8/2,q70,k300"},
 	{"{head_dim: 128, kv_group: 8, layout: padded, mask: causal" PARTS(64, 3, 8), "b3,h16/2,lq1-5-0,lk500-64-300,seed4"},
@@ -68,14 +63,4 @@ static const struct {
 
 enum { SMALL = 5 }; /* rows for compute-sanitizer and mutations too */
 
-void suite_shared(struct suite *s)
-{
-	char spec[CASE_NAME_MAX];
-	for (size_t i = 0; i < (s->small ? SMALL : sizeof rows / sizeof *rows); i++) {
-		snprintf(spec, sizeof spec, "%s", rows[i].spec);
-		char *const tile = strstr(spec, ", tile: {");
-		if (tile && s->gpu.cc != 90)
-			strcpy(tile, "}");
-		suite_case(s, CLASS_HEADS, spec, "%s", rows[i].parts);
-	}
-}
+void suite_shared(struct suite *s) { suite_tiles(s, CLASS_HEADS, rows, s->small ? SMALL : sizeof rows / sizeof *rows); }

@@ -1,8 +1,5 @@
 /* Keys of a query tile, or queries of a key tile, in parts: everything that a part must know of its place among the others. Where native kernels
  * do not run the planner's choice takes the case. */
-#include <stdio.h>
-#include <string.h>
-
 #include "tests/gpu/suite.h"
 
 #define PARTS(n, splits) ", outputs: [out, lse], tile: {forward: {m: 128, n: " #n ", splits: " #splits "}}}"
@@ -10,9 +7,7 @@
 #define BACKWARD ", passes: [forward, backward]"
 #define BACK(m, splits) BACKWARD ", tile: {backward: {m: " #m ", n: 128, splits: " #splits "}}}"
 
-static const struct {
-	const char *spec, *parts;
-} rows[] = {
+static const struct tile_row rows[] = {
 	/* SMALL of them. */
 	{"{head_dim: 64, sink: true, mask: causal" PARTS(64, 4), "b1,h2,q200,k600"},
 	{"{head_dim: 64, score: alibi, mask: causal" PARTS(64, 4), "b1,h2,q130,k1500"},
@@ -93,14 +88,4 @@ static const struct {
 
 enum { SMALL = 9 }; /* rows for compute-sanitizer and mutations too */
 
-void suite_split(struct suite *s)
-{
-	char spec[CASE_NAME_MAX];
-	for (size_t i = 0; i < (s->small ? SMALL : sizeof rows / sizeof *rows); i++) {
-		snprintf(spec, sizeof spec, "%s", rows[i].spec);
-		char *const tile = strstr(spec, ", tile: {");
-		if (tile && s->gpu.cc != 90)
-			strcpy(tile, "}");
-		suite_case(s, CLASS_SPLIT, spec, "%s", rows[i].parts);
-	}
-}
+void suite_split(struct suite *s) { suite_tiles(s, CLASS_SPLIT, rows, s->small ? SMALL : sizeof rows / sizeof *rows); }

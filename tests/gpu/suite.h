@@ -66,6 +66,9 @@ struct suite {
 
 /* Runs a case; parts as in a case's spelling. */
 void suite_case(struct suite *, enum class, const char *spec, const char *parts, ...) __attribute__((format(printf, 4, 5)));
+/* Cases that ask for tiles of native kernels; where those do not run the planner chooses. */
+struct tile_row { const char *spec, *parts; };
+void suite_tiles(struct suite *, enum class, const struct tile_row *, size_t count);
 /* For tests of another form: false when another shard has it. */
 bool suite_mine(struct suite *);
 /* The time of the next result begins: suite_mine has seen to the first one. */
