@@ -51,6 +51,9 @@ fagen_args args_make(const struct bench *, int set, enum pass);
 
 /* ---- bench_time.c ---- */
 
+/* fagen_forward or fagen_backward. */
+typedef int launch_call(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *);
+launch_call *launch_of(enum pass);
 /* Median of single launches in microseconds, measured for `seconds`, at least seven launches. */
 int MUST_USE pass_time(double *us, const struct bench *, const fagen_kernel *, enum pass, double seconds, struct diag *,
                        int *status);

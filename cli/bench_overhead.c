@@ -89,8 +89,7 @@ static cu_result clear_record(cu_deviceptr at, unsigned int value, size_t words,
 }
 
 /* The launch, with its calls recorded. The table of calls is the driver object's, which is not const. */
-static int record(int (*launch)(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *), const fagen_kernel *kernel,
-                  const fagen_args *args, struct driver *driver, fagen_error *error)
+static int record(enum pass pass, const fagen_kernel *kernel, const fagen_args *args, struct driver *driver, fagen_error *error)
 {
 	struct cuda_calls *calls = (struct cuda_calls *)(uintptr_t)driver_calls(driver);
 	recording = (struct recording){.real = *calls};
@@ -98,7 +97,7 @@ static int record(int (*launch)(const fagen_kernel *, const fagen_args *, fagen_
 	calls->cuMemsetD32Async = clear_record;
 	if (calls->cuTensorMapEncodeTiled)
 		calls->cuTensorMapEncodeTiled = map_record;
-	const int code = launch(kernel, args, NULL, error);
+	const int code = launch_of(pass)(kernel, args, NULL, error);
 	*calls = recording.real;
 	return code;
 }
@@ -129,11 +128,10 @@ static int launch_times(double us[PARTS], const struct bench *b, const fagen_ker
 	struct fault fault = {.diag = diag};
 	fagen_error error = {.struct_size = sizeof error};
 	const fagen_args args = args_make(b, 0, pass);
-	int (*const launch)(const fagen_kernel *, const fagen_args *, fagen_stream, fagen_error *) =
-		pass == PASS_FORWARD ? fagen_forward : fagen_backward;
+	launch_call *const launch = launch_of(pass);
 	double each[PARTS][ROUNDS];
 	cu_result r = CU_OK;
-	if (record(launch, kernel, &args, driver, &error))
+	if (record(pass, kernel, &args, driver, &error))
 		return error_give(diag, &error, status);
 	for (int round = 0; round < ROUNDS && !r; round++)
 		for (int part = 0; part < PARTS && !r; part++) {
@@ -166,7 +164,7 @@ static int launches_print(struct bench *b, const fagen_kernel *kernel, struct di
 			return -1;
 		const int kernels = recording.kernels, maps = recording.maps, clears = recording.clears;
 		const fagen_args args = args_make(b, 0, pass);
-		if (record(pass == PASS_FORWARD ? fagen_forward : fagen_backward, kernel, &args, runtime_driver(b->rt), &error))
+		if (record(pass, kernel, &args, runtime_driver(b->rt), &error))
 			return error_give(diag, &error, status);
 		const bool kept = maps && !recording.maps;
 		const double own = us[WHOLE] - us[TOGETHER] - (kept ? 0 : us[MAPS]);

@@ -14,6 +14,8 @@ int error_give(struct diag *diag, const fagen_error *error, int *status)
 	return diag_fail(diag, "%s", error->message);
 }
 
+launch_call *launch_of(enum pass pass) { return pass == PASS_FORWARD ? fagen_forward : fagen_backward; }
+
 /* The stream is never empty between two: launches are queued ahead. */
 int pass_time(double *us, const struct bench *b, const fagen_kernel *kernel, enum pass pass, double seconds,
               struct diag *diag, int *status)
@@ -43,8 +45,7 @@ int pass_time(double *us, const struct bench *b, const fagen_kernel *kernel, enu
 			const fagen_args args = args_make(b, i % b->data.sets, pass);
 			if ((r = cu->cuEventRecord(begin[i], NULL)))
 				break;
-			if ((pass == PASS_FORWARD ? fagen_forward : fagen_backward)(kernel, &args, NULL, &error) !=
-			    FAGEN_OK) {
+			if (launch_of(pass)(kernel, &args, NULL, &error) != FAGEN_OK) {
 				error_give(diag, &error, status);
 				goto out;
 			}
