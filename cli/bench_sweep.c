@@ -59,7 +59,7 @@ void tile_spec(struct text *yaml, const struct spec *spec, enum pass pass, const
 		return;
 	*one = *spec;
 	memset(one->tile, 0, sizeof one->tile);
-	one->tile[pass] = (struct tile_request){c->tile_m, c->tile_n, c->warps, c->stages, c->splits, c->heads};
+	one->tile[pass] = candidate_request(c);
 	one->passes[PASS_BACKWARD] = pass == PASS_BACKWARD;
 	for (int i = 0; i < one->input_count; i++)
 		one->input[i].grad &= pass == PASS_BACKWARD;

@@ -125,7 +125,7 @@ static int tiles_add(struct lines *s, struct line *l, const struct spec *of)
 				break;
 			taken[1] = c;
 			found[large] = true;
-			tile[large][pass] = (struct tile_request){c->tile_m, c->tile_n, c->warps, c->stages, c->splits, c->heads};
+			tile[large][pass] = candidate_request(c);
 		}
 	}
 	for (int large = 0; large < 2; large++) {

@@ -564,6 +564,8 @@ int MUST_USE plan_tuned(struct plan *, const struct wisdom *, const struct spec 
 /* The plan of the naive kernels: the same recipe shape, no search. */
 int MUST_USE plan_naive(struct plan *, const struct spec *, const struct program *, const struct target *,
                         const struct device *, const struct problem *, enum pass, struct diag *);
+/* What a spec writes to get this candidate again. */
+struct tile_request candidate_request(const struct candidate *);
 /* Of admissible candidates whose tiles several heads share, or of the others, the fastest; of equals the first enumerated. Rounding must
  * not decide, so a later one has to be clearly faster. -1: none. */
 int candidate_fastest(const struct plan *, bool shared);

@@ -108,6 +108,11 @@ static void recipe_fill(struct recipe *recipe, const struct template_model *mode
 	recipe->kv_group = spec->kv_group;
 }
 
+struct tile_request candidate_request(const struct candidate *c)
+{
+	return (struct tile_request){c->tile_m, c->tile_n, c->warps, c->stages, c->splits, c->heads};
+}
+
 static void candidate_fill(struct candidate *c, struct plan *plan, struct memo *memo, const struct template_model *model,
                            const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
