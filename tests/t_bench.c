@@ -34,29 +34,33 @@ START_TEST(sums_of_a_sweep)
 }
 END_TEST
 
+/* What a script prints over the fake driver, and 0 if it succeeds: $FAGEN, $FAKES and a cache folder of its own, which is removed. */
+static int script_run(char *output, size_t room, const char *script)
+{
+	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX";
+	const char *fagen = getenv("FAGEN");
+	ck_assert_ptr_nonnull(mkdtemp(place));
+	test_folder(folder);
+	snprintf(command, sizeof command,
+	         "export ASAN_OPTIONS=detect_leaks=0 FAKES='%s' FAGEN_CACHE_DIR=%s FAGEN=%s\n"
+	         "export LD_LIBRARY_PATH=\"$FAKES/fake\"\n%s\nstatus=$?; rm -r %s; exit $status",
+	         folder, place, fagen ? fagen : "build/release/fagen", script, place);
+	FILE *pipe = popen(command, "r");
+	ck_assert_ptr_nonnull(pipe);
+	output[fread(output, 1, room - 1, pipe)] = '\0';
+	return pclose(pipe);
+}
+
 /* Over the fake driver a launch takes as many microseconds as a CTA has threads: what is timed and chosen is known. */
 START_TEST(sweep_over_the_fake_driver)
 {
-	static const char yaml[] =
-		"head_dim: 128\npasses: [forward, backward]\ntargets: [sm_90a]\nassume: {batch: 1, heads: 4, seqlen: 4096}\n"
-		"tile: {forward: {m: 128, n: 64, stages: 1}, backward: {m: 64, n: 64, stages: 1}}\n";
 	static char output[1 << 16];
-	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX", spec[64];
-	const char *fagen = getenv("FAGEN");
-	ck_assert_ptr_nonnull(mkdtemp(place));
-	snprintf(spec, sizeof spec, "%s/tiles.yaml", place);
-	FILE *file = fopen(spec, "w");
-	ck_assert(file && fputs(yaml, file) >= 0 && fclose(file) == 0);
-	test_folder(folder);
-	snprintf(
-		command, sizeof command,
-		"ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_CACHE_DIR=%s %s bench --sweep --json --seq 256 %s 2>&1; "
-		"status=$?; rm -r %s; exit $status",
-		folder, place, fagen ? fagen : "build/release/fagen", spec, place);
-	FILE *pipe = popen(command, "r");
-	ck_assert_ptr_nonnull(pipe);
-	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-	ck_assert_msg(pclose(pipe) == 0, "%s", output);
+	const int status = script_run(output, sizeof output,
+	                              "cat > $FAGEN_CACHE_DIR/tiles.yaml <<END\n"
+	                              "head_dim: 128\npasses: [forward, backward]\ntargets: [sm_90a]\nassume: {batch: 1, heads: 4, seqlen: 4096}\n"
+	                              "tile: {forward: {m: 128, n: 64, stages: 1}, backward: {m: 64, n: 64, stages: 1}}\nEND\n"
+	                              "$FAGEN bench --sweep --json --seq 256 $FAGEN_CACHE_DIR/tiles.yaml 2>&1");
+	ck_assert_msg(status == 0, "%s", output);
 	static const char *const said[] = {
 		"\"problem\": \"b1 hq4 hkv4 sq256 sk256 align16\"",
 		"\"pass\": \"forward\", ",
@@ -84,18 +88,7 @@ END_TEST
 START_TEST(a_check_is_remembered)
 {
 	static char output[1 << 14];
-	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX";
-	const char *fagen = getenv("FAGEN") ? getenv("FAGEN") : "build/release/fagen";
-	ck_assert_ptr_nonnull(mkdtemp(place));
-	test_folder(folder);
-	snprintf(command, sizeof command,
-	         "export ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_CACHE_DIR=%s; "
-	         "%s check '{head_dim: 64}:b1,h1,q9,k9' > /dev/null; echo status $?; %s cache show; rm -r %s",
-	         folder, place, fagen, fagen, place);
-	FILE *pipe = popen(command, "r");
-	ck_assert_ptr_nonnull(pipe);
-	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-	pclose(pipe);
+	script_run(output, sizeof output, "$FAGEN check '{head_dim: 64}:b1,h1,q9,k9' > /dev/null; echo status $?; $FAGEN cache show");
 	ck_assert_msg(strstr(output, "status 4\n") && strstr(output, "  sm_90a ") && strstr(output, "  wrong NVIDIA H200\n"), "%s", output);
 }
 END_TEST
@@ -111,18 +104,8 @@ static double figure(const char *text, const char *name)
 START_TEST(overheads_over_the_fake_driver)
 {
 	static char output[1 << 14];
-	char folder[512], command[2048], place[] = "/tmp/fagen-t_bench-XXXXXX";
-	const char *fagen = getenv("FAGEN") ? getenv("FAGEN") : "build/release/fagen";
-	ck_assert_ptr_nonnull(mkdtemp(place));
-	test_folder(folder);
-	snprintf(command, sizeof command,
-	         "ASAN_OPTIONS=detect_leaks=0 LD_LIBRARY_PATH='%s/fake' FAGEN_NVRTC='%s/fake_nvrtc' FAGEN_CACHE_DIR=%s "
-	         "%s bench --overhead specs/causal_d64.yaml 2>&1; status=$?; rm -r %s; exit $status",
-	         folder, folder, place, fagen, place);
-	FILE *pipe = popen(command, "r");
-	ck_assert_ptr_nonnull(pipe);
-	output[fread(output, 1, sizeof output - 1, pipe)] = '\0';
-	ck_assert_msg(pclose(pipe) == 0, "%s", output);
+	const int status = script_run(output, sizeof output, "FAGEN_NVRTC=\"$FAKES/fake_nvrtc\" $FAGEN bench --overhead specs/causal_d64.yaml 2>&1");
+	ck_assert_msg(status == 0, "%s", output);
 	const char *forward = strstr(output, "fagen_forward"), *backward = strstr(output, "fagen_backward");
 	ck_assert_msg(forward && backward, "%s", output);
 	ck_assert_msg(strstr(forward, " for 1 kernel, ") && strstr(forward, " for 1 clearing, ") &&
