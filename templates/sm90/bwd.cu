@@ -515,34 +515,42 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
 	}
 }
 
-// Adds this warpgroup's part of dQ^T to the tile's sums. Each warp's part lies together there: it goes through shared memory, as one copy.
-template <class Shared> DEVICE void dquery_add(Shared &smem, float *sums, const float (&acc)[DQUERY_ROWS / 2], int group)
+// dQ^T of a visit goes to the tile's sums through shared memory. What a warp has of it lies together, there and here, and leaves as one copy. Columns
+// that are not HEAD_DIM_QK's any more stay.
+DEVICE int dquery_part(int group) { return 4 * group + mov_tid_x() / 32 % 4; }
+DEVICE bool dquery_used(int part) { return HEAD_DIM_QK % 64 == 0 || (PANELS_QK == 2 ? part : part % 4) < STEPS_QK; }
+// A fence and a barrier of the warp come between these two.
+template <class Shared> DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], int group)
 {
-	const int warp = mov_tid_x() / 32 % 4, lane = mov_tid_x() % 32;
-	const int column = PANELS_QK == 2 ? 4 * group + warp : warp; // 16-column block
-	const int block = PANELS_QK == 2 ? 0 : group * (DQUERY_ROWS / 8);
-	if (HEAD_DIM_QK % 64 != 0 && column >= STEPS_QK)
+	const int part = dquery_part(group), lane = mov_tid_x() % 32;
+	if (!dquery_used(part))
 		return;
-	auto &part = smem.dquery[4 * group + warp];
+	const unsigned to = cvta_shared(smem.dquery[part]) + lane * 16;
 	if (lane == 0)
 		cp_async_bulk_wait_read();
 	__syncwarp(); // the copy of the visit before has read what is written now
 #pragma unroll
 	for (int j = 0; j < DQUERY_ROWS / 8; j++)
-		st_shared_16(cvta_shared(part[j]) + lane * 16, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
-		                                                         __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
-	fence_proxy_async();
-	__syncwarp(); // writers before the copy
-	if (lane == 0) {
-		cp_reduce_async_bulk_add(sums + (column * BLOCKS_M + block) * SUM_BLOCK, cvta_shared(part), sizeof part);
-		cp_async_bulk_commit_group();
-	}
+		st_shared_16(to + j * SUM_BLOCK * 4, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
+		                                                __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
+}
+template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int group)
+{
+	const int part = dquery_part(group); // 16-column block, and with one panel a half of the rows
+	if (!dquery_used(part) || mov_tid_x() % 32 != 0)
+		return;
+	const int block = PANELS_QK == 2 ? part * BLOCKS_M : part % 4 * BLOCKS_M + group * (DQUERY_ROWS / 8);
+	cp_reduce_async_bulk_add(sums + block * SUM_BLOCK, cvta_shared(smem.dquery[part]), sizeof smem.dquery[part]);
+	cp_async_bulk_commit_group();
 }
 
 // One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
-// Nothing is under way when it begins or ends.
+// Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next. Is that of the same item?
+//
+// dS is published behind the last product, with dQ of the visit before: nobody wants it sooner, and one fence serves both. It holds the warp
+// up until what it wrote is in shared memory.
 template <class Shared>
-DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int group, Shared &smem,
+DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int group, Shared &smem,
                          const Buffers &staged, const fagen_abi &p)
 {
 	const ItemNote &note = smem.note[visit % NOTES]; // read at each use: registers are full
@@ -550,7 +558,6 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	const unsigned parity = visit / STAGES & 1;
 	const bool first = first_thread(); // kept only where that costs no spill
 	const auto leads = [&] { return DETERMINISTIC || LAYOUT != LAYOUT_DENSE ? first_thread() : first; };
-	mbarrier_wait(smem.query_full[stage], parity);
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = walk_sq(note, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
@@ -590,10 +597,6 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	if constexpr (!DETERMINISTIC) {
 		mbarrier_wait(smem.dscore_empty[buffer], (visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
 		dscore_store(smem.dscore[buffer][group], ds);
-		fence_proxy_async();
-		__syncwarp(); // writers of dS before the arrival of their warp
-		if (mov_tid_x() % 32 == 0)
-			mbarrier_arrive(smem.dscore_full[buffer]);
 		mbarrier_wait(smem.dscore_full[before], ((visit + 1) / 2 & 1) ^ 1); // before visit 0 there is none: ended
 		dquery_issue(dquery, smem, group, before);
 	}
@@ -608,13 +611,22 @@ DEVICE void visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		if (note.before >= 0) {
 			if (leads())
 				mbarrier_arrive(smem.dscore_empty[before]);
-			dquery_add(smem, tile_sums(p, note.before), dquery, group);
+			dquery_put(smem, dquery, group);
 		}
+		fence_proxy_async();
+		__syncwarp(); // writers of dS and dQ before the arrival and the copy of their warp
+		if (mov_tid_x() % 32 == 0)
+			mbarrier_arrive(smem.dscore_full[buffer]);
+		if (note.before >= 0)
+			dquery_send(smem, tile_sums(p, note.before), group);
 	}
+	const bool more = !note.last;
+	mbarrier_wait(smem.query_full[stage ^ 1], (visit + 1) / STAGES & 1); // of the next visit
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
 	if (leads())
 		mbarrier_arrive(smem.query_empty[stage]);
+	return more;
 }
 
 // dK and dV of this warpgroup's keys.
@@ -669,11 +681,10 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			}
 		}
 #pragma unroll 1
-		do
-			visit_attend(dkey, dvalue, visit, group, smem, staged, p);
-		while (!smem.note[visit++ % NOTES].last);
+		while (visit_attend(dkey, dvalue, visit, group, smem, staged, p))
+			visit++;
 
-		const unsigned last = visit - 1;
+		const unsigned last = visit++;
 		const ItemNote &note = smem.note[last % NOTES];
 		float dquery[DQUERY_ROWS / 2];
 		if (first_thread()) // the item's products have read V; dQ reads K once more
@@ -689,8 +700,12 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		}
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty);
-		if constexpr (!DETERMINISTIC)
-			dquery_add(smem, tile_sums(p, note.index), dquery, group);
+		if constexpr (!DETERMINISTIC) {
+			dquery_put(smem, dquery, group);
+			fence_proxy_async();
+			__syncwarp(); // writers of dQ before the copy
+			dquery_send(smem, tile_sums(p, note.index), group);
+		}
 		if constexpr (SPLITS > 1)
 			part_store(dkey, dvalue, part_at(p, part_of(note)));
 		else
