@@ -485,8 +485,7 @@ enum {
 	CANDIDATES_MAX = 96,
 	OTHERS_MAX = 2,
 	SMEM_TERMS_MAX = 12,
-	REASON_MAX = 120,
-	HEADS_POSITIONS_MOST = 1024 /* queries of a sequence for which the planner lets heads share tiles */
+	REASON_MAX = 120
 };
 
 struct smem_term { char name[16]; int bytes; };

@@ -18,9 +18,9 @@ static const double exp_beside = 1.05, alu_beside = 0.385;
 enum { SHARED = 1 };
 static const double overlap[] = {[SHARED] = 2.6, [2] = 2.36, [3] = 4.82};
 static const double visit_clocks[] = {[SHARED] = 150, [2] = 375, [3] = 437}, item_clocks[] = {[SHARED] = 2200, [2] = 4790, [3] = 5920};
-/* And a visit whose class data decide, or whose inputs of keys are staged: the loading warpgroup's latency shows. 128x128 tiles of a layout that keeps
- * a quarter, and of documents, d 128, 8k. */
-static const double scan_visit = 370, staged_visit = 2000;
+/* And a visit whose class data decide, or whose inputs of keys are staged, these for each column of K and V: the loading warpgroup's latency shows.
+ * 128x128 tiles of a layout that keeps a quarter, and of documents, d 128, 8k; specs/key_drop, d 64, whose 128x192 tiles take 196 us. */
+static const double scan_visit = 370, staged_visit_column = 7.8;
 static const double third_stage_visit[] = {[SHARED] = 0, [2] = 100, [3] = 100}, third_stage_item[] = {[SHARED] = -230, [2] = -850, [3] = -850};
 static const double out_direct_item = 900;
 
@@ -183,7 +183,9 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 		smem_term_add(c, "O", out);
 	c->visit_clocks = visit_clocks[kind] + (c->stages > 2 ? third_stage_visit[kind] : 0);
 	if (program->scan)
-		c->visit_clocks += program_staging(program, spec, c->tile_m, c->tile_n).col > 0 ? staged_visit : scan_visit;
+		c->visit_clocks += program_staging(program, spec, c->tile_m, c->tile_n).col > 0
+		                           ? staged_visit_column * (spec->head_dim_qk + spec->head_dim_v)
+		                           : scan_visit;
 	c->item_clocks = item_clocks[kind] + (c->stages > 2 ? third_stage_item[kind] : 0) + (c->out_staged ? 0 : out_direct_item);
 
 	c->wait_clocks = staging_clocks(c, program, LOADERS);

@@ -106,8 +106,6 @@ static void heads_print(struct text *text, const struct plan *plan, const struct
 			text_addf(text, "; %d together ", plan->heads_most);
 		time_print(text, plan->candidate[other].time_us);
 		text_puts(text, " predicted");
-		if (c->heads == 1 && plan->problem.seqlen_q > HEADS_POSITIONS_MOST)
-			text_addf(text, ", but not measured above %d queries", HEADS_POSITIONS_MOST);
 	}
 	text_puts(text, "\n");
 }
