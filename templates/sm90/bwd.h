@@ -20,8 +20,8 @@ struct Note : Visit { int head, turn, index; };
 // A tile of keys of a key/value head.
 struct Keys { int b, h, k0; }; // k0 below 0: nothing
 
-// Heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which most rows
-// see under a lower-triangular mask, go first.
+// Where tiles differ, heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which
+// most rows see under a lower-triangular mask, go first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
 // What tile number i of the launch is; `alike`: all see the same rows. All lanes of a warp call it.
@@ -33,7 +33,7 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
 	} else {
 		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
 		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
-		const int section = int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
+		const int section = alike ? 1 : int_max(1, int_min((int)(SECTION_BYTES / head_bytes), heads));
 		const Placed at = section_placed(i, tiles, section, heads, alike);
 		return {at.head / p.heads_kv, at.head % p.heads_kv, at.tile * TILE_N};
 	}

@@ -3,8 +3,8 @@
 // A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
 constexpr int SHORT_KEYS = 256;
 
-// Heads whose keys and values fill this much of L2 are worked on together; among them the last query tiles, which see most, go
-// first.
+// Where tiles differ, heads whose keys and values fill this much of L2 are worked on together; among them the last query tiles, which see
+// most, go first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
 // What item number i of the launch is; tile -1: nothing.
@@ -18,7 +18,7 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 		// Of several heads that share tiles the first counts.
 		const int tiles = ceil_div(p.seqlen_q, TILE_Q), heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
 		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
-		const long long fit = SECTION_BYTES / head_bytes * group;
+		const long long fit = QUEUE ? SECTION_BYTES / head_bytes * group : 0;
 		const int section = fit < group ? group : fit < heads ? (int)fit : heads;
 		const Placed at = section_placed(i, tiles, section, heads, !QUEUE);
 		return {at.head / (p.heads_q / TILE_HEADS), at.head % (p.heads_q / TILE_HEADS) * TILE_HEADS, tiles - 1 - at.tile, tiles};

@@ -3,8 +3,8 @@
 // Heads are worked on a section at a time, so that what a section's tiles share stays in L2; in a section the first tile of each head
 // comes before the second of any. Masks make the first tiles the longest (whoever calls may count from the end). If the longest tiles of
 // the last section began when all else is nearly done, a few SMs would work on alone: up to a quarter of the time. So the last section
-// is one and what is left, and has tiles for two rounds of a large GPU. Where all tiles are alike, it is what is left alone: what is more
-// than a section does not stay in L2.
+// is one and what is left, and has tiles for two rounds of a large GPU. Where all tiles are alike, it is what is left alone, and callers have
+// sections as small as can be, the heads that share keys and values: the fewer are under way, the less power their bytes take.
 
 enum { SECTION_TILES_LAST = 2 * 132 };
 
