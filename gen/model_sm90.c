@@ -29,9 +29,10 @@ void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
 double section_again_bytes(const struct candidate *c, const struct device *device, enum pass pass, double heads, double head_bytes,
                            double tiles)
 {
-	static const double section_bytes = 24 << 20, tiles_last = 2 * 132, kept = 0.45; /* of L2, whose halves both hold what all SMs read */
+	static const double section_bytes[PASS_COUNT] = {[PASS_FORWARD] = 24 << 20, [PASS_BACKWARD] = 8 << 20};
+	static const double tiles_last = 2 * 132, kept = 0.45; /* of L2, whose halves both hold what all SMs read */
 	static const double again[PASS_COUNT] = {[PASS_FORWARD] = 2.85, [PASS_BACKWARD] = 5};
-	const double section = fmin(fmax(floor(section_bytes / (head_bytes + 1)), 1), heads);
+	const double section = fmin(fmax(floor(section_bytes[pass] / (head_bytes + 1)), 1), heads);
 	const double before = fmax(fmin(floor(heads / section) - 1, floor((heads - ceil(tiles_last / tiles)) / section)), 0);
 	const double last = heads - before * section;
 	const double over = last * head_bytes - kept * device->l2_mib * 1048576;

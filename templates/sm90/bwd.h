@@ -22,7 +22,7 @@ struct Keys { int b, h, k0; }; // k0 below 0: nothing
 
 // Where tiles differ, heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which
 // most rows see under a lower-triangular mask, go first.
-constexpr long long SECTION_BYTES = 24ll << 20;
+constexpr long long SECTION_BYTES = 8ll << 20;
 
 // What tile number i of the launch is; `alike`: all see the same rows. All lanes of a warp call it.
 DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
