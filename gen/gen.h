@@ -504,7 +504,8 @@ struct candidate {
 	bool speculate;           /* softmax of long rows against references that never rise, checked at the end */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
 	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for */
-	bool out_staged;          /* there is shared memory for O on its way out */
+	bool out_staged;          /* there is shared memory for O on its way out: for a few rows of each warp */
+	bool out_whole;           /* instead for all of a tile's, which other warps store */
 	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs */
 	double visit_clocks, item_clocks; /* of an SM, that nothing overlaps: of a visited tile, of one that a CTA owns */
 	double wait_clocks;       /* that bringing a visit's inputs takes whoever does it: the warps that compute, or others beside them */

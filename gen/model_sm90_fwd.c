@@ -1,6 +1,7 @@
 /* What the planner must know of templates/sm90/fwd.cu. Names and formulas mirror the skeleton's constants. */
 #include "gen/model_sm90.h"
 
+#include <math.h>
 #include <stdio.h>
 
 #include "gen/access.h"
@@ -12,18 +13,24 @@ enum { MERGE_ROWS = 4 };                   /* of a CTA of fwd_merge.cu */
  * one at most 2.5% slower than the best, 0.2% in the mean: clocks of ex2 and of other float operations beside wgmma over those alone, the norm
  * that joins the terms for two and three warpgroups that take turns, and what a visit and an item cost beside: the first softmax and the
  * epilogue of an item hide behind little. A third stage loads more of the next item meanwhile, and slows long items; O that does not pass
- * through shared memory takes longer to store. */
+ * through shared memory takes longer to store. Of 46 timings from cold L2, 512 to 4k, and sweeps of 1k to 16k, 7.2% root mean square. */
 static const double exp_beside = 1.05, alu_beside = 0.385;
 /* SHARED: two warpgroups of each of two CTAs that share an SM, fitted to 16 timings of d 64, 512 to 4k, 3.6% root mean square. */
 enum { SHARED = 1 };
-static const double overlap[] = {[SHARED] = 2.6, [2] = 2.36, [3] = 4.82};
-static const double visit_clocks[] = {[SHARED] = 150, [2] = 375, [3] = 437}, item_clocks[] = {[SHARED] = 2200, [2] = 4790, [3] = 5920};
+static const double overlap[] = {[SHARED] = 2.6, [2] = 2.5, [3] = 4.82};
+static const double visit_clocks[] = {[SHARED] = 150, [2] = 375, [3] = 400}, item_clocks[] = {[SHARED] = 2200, [2] = 4790, [3] = 6250};
 /* And a visit whose class data decide, or whose inputs of keys are staged, these for each column of K and V: the loading warpgroup's latency shows.
  * 128x128 tiles of a layout that keeps a quarter, and of documents, d 128, 8k; specs/key_drop, d 64, whose 128x192 tiles take 208 us with two stages
  * and 196 with three. */
 static const double scan_visit = 370, staged_visit_column = 7.8, third_stage_staged = 0.7;
 static const double third_stage_visit[] = {[SHARED] = 0, [2] = 100, [3] = 100}, third_stage_item[] = {[SHARED] = -230, [2] = -850, [3] = -850};
 static const double out_direct_item = 900;
+/* What an item costs less for each column of O when other warps store it: 300 clocks at d 64, 430 to 600 at d 128, 700 to 1,000 at d 256. A third
+ * stage then hides less of the end. */
+static const double out_whole_column = 4, out_whole_third_stage = 400;
+/* For each key of a tile above 128, a visit: registers are full. And for each key below 64, an item, where no turns are taken: little of the
+ * next item is loaded meanwhile. */
+static const double wide_visit_key = 2, narrow_item_key = 30;
 
 /* Multiply-adds of a short score beside the one that scales without it, and the clocks that 128 cells of each take where a warp's scheduler
  * has tensor products, exponentials and sums to issue too: softcap beside none, d 128, on an H200. */
@@ -178,16 +185,26 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, c->stages, c->stages);
-	const int out = 4 * warpgroups * 16 * 2 * PANEL; /* 16 rows of a panel for each warp */
-	c->out_staged = c->splits == 1 && c->smem_bytes + out <= target->smem_block;
-	if (c->out_staged)
-		smem_term_add(c, "O", out);
-	c->visit_clocks = visit_clocks[kind] + (c->stages > 2 ? third_stage_visit[kind] : 0);
+	/* For each warpgroup rows of O and their padding, two barriers and an item, where warps are free to store them; or for each warp 16 rows of a
+	 * panel. */
+	const bool warps_free = c->heads == 1 && program->access_count == 0 && spec->keep_256 == DROPOUT_LEVELS;
+	const int whole = warpgroups * (GROUP_ROWS * ((spec->head_dim_v / 8 + 1) | 1) * 16 + 2 * 8 + 16), out = c->tile_m * 2 * PANEL;
+	c->out_whole = warps_free && c->splits == 1 && c->ctas_wanted == 1 && c->smem_bytes + whole <= target->smem_block;
+	c->out_staged = !c->out_whole && c->splits == 1 && c->smem_bytes + out <= target->smem_block;
+	if (c->out_whole || c->out_staged)
+		smem_term_add(c, "O", c->out_whole ? whole : out);
+	c->visit_clocks = visit_clocks[kind] + (c->stages > 2 ? third_stage_visit[kind] : 0) + fmax(c->tile_n - 128, 0) * wide_visit_key;
 	if (program->scan)
 		c->visit_clocks += program_staging(program, spec, c->tile_m, c->tile_n).col > 0
 		                           ? staged_visit_column * (spec->head_dim_qk + spec->head_dim_v) * (c->stages > 2 ? third_stage_staged : 1)
 		                           : scan_visit;
-	c->item_clocks = item_clocks[kind] + (c->stages > 2 ? third_stage_item[kind] : 0) + (c->out_staged ? 0 : out_direct_item);
+	c->item_clocks = item_clocks[kind] + (c->stages > 2 ? third_stage_item[kind] : 0);
+	if (c->out_whole)
+		c->item_clocks -= out_whole_column * spec->head_dim_v - (c->stages > 2 ? out_whole_third_stage : 0);
+	else if (!c->out_staged)
+		c->item_clocks += out_direct_item;
+	if (spec->head_dim_v > 128)
+		c->item_clocks += fmax(64 - c->tile_n, 0) * narrow_item_key;
 
 	c->wait_clocks = staging_clocks(c, program, LOADERS);
 

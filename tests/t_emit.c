@@ -221,6 +221,7 @@ START_TEST(prologue)
 		"int CTAS_SM = 1;",
 		"int TILE_HEADS = 3;",
 		"bool OUT_STAGED = false;",
+		"bool OUT_WHOLE = false;",
 		"bool WRITE_LSE = true;",
 		"int RED_WIDTH = 4;",
 		"int SMEM_BYTES = 49152;",

@@ -337,6 +337,46 @@ START_TEST(two_ctas_share_an_sm)
 }
 END_TEST
 
+/* Where there is room for a tile's O, warps that have nothing to prepare store it; else there is room for some rows of each warp, or O leaves
+ * from registers. */
+START_TEST(rows_wait_in_shared_memory)
+{
+	static const struct {
+		const char *text;
+		struct tile_request tile;
+		int bytes; /* of O */
+	} rows[] = {
+		{"{head_dim: 128, mask: causal}", {128, 128, 12, 2, 0, 0}, 2 * (64 * 17 * 16 + 32)},
+		{"{head_dim: 128, layout: packed, outputs: [out]}", {192, 80, 16, 2, 0, 0}, 3 * (64 * 17 * 16 + 32)},
+		{"{head_dim: 72}", {128, 96, 12, 2, 0, 0}, 2 * (64 * 11 * 16 + 32)},
+		{"{head_dim: 128}", {128, 176, 12, 2, 0, 0}, 2 * 64 * 128}, /* no room */
+		{"{head_dim: 128, score: bias}", {128, 64, 12, 2, 0, 0}, 2 * 64 * 128},
+		{"{head_dim: 128, mask: causal, sink: true}", {128, 96, 12, 2, 0, 0}, 2 * 64 * 128},
+		{"{head_dim: 128, dropout: 0.1}", {128, 64, 12, 2, 0, 0}, 2 * 64 * 128},
+		{"{head_dim: 128, kv_group: 4}", {128, 96, 12, 2, 1, 4}, 2 * 64 * 128},
+		{"{head_dim: 64, mask: causal}", {128, 64, 12, 3, 0, 0}, 2 * 64 * 128}, /* of each of two CTAs */
+		{"{head_dim: 128}", {128, 96, 12, 2, 4, 1}, 0},
+		{"{head_dim: 256}", {128, 80, 12, 2, 0, 0}, 0}, /* no room at all */
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct spec spec;
+		struct diag diag = {0};
+		ck_assert_msg(spec_parse(&spec, rows[i].text, strlen(rows[i].text), "inline", &diag) == 0, "%s", text_str(&diag.text));
+		spec.tile[PASS_FORWARD] = rows[i].tile;
+		const struct problem problem = {4, 16, spec.kv_group > 1 ? 4 : 16, 4096, 4096, 16};
+		must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &problem);
+		const struct candidate *c = best(&plan);
+		int bytes = 0;
+		for (int t = 0; t < c->smem_term_count; t++)
+			if (strcmp(c->smem_term[t].name, "O") == 0)
+				bytes = c->smem_term[t].bytes;
+		ck_assert_msg(bytes == rows[i].bytes, "%s: %d bytes", rows[i].text, bytes);
+		ck_assert_msg(c->out_whole == (bytes > 0 && bytes != 2 * 64 * 128) && c->out_staged == (bytes == 2 * 64 * 128), "%s", rows[i].text);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
 /* Keys of a head that has one tile are read once, however many heads there are: a new token costs what it does without a mask. */
 START_TEST(what_nobody_shares_is_read_once)
 {
@@ -432,9 +472,12 @@ START_TEST(native_anchors)
 		{64, {4, 32, 32, 4096, 4096, 16}, NULL, 528, 463},    {64, {4, 32, 32, 4096, 4096, 16}, "causal", 474, 421},
 		{64, {16, 32, 32, 1024, 1024, 16}, NULL, 427, 374},   {64, {1, 32, 32, 16384, 16384, 16}, "causal", 527, 491},
 		{128, {4, 16, 16, 4096, 4096, 16}, NULL, 720, 564},   {128, {4, 16, 16, 4096, 4096, 16}, "causal", 621, 502},
-		{128, {16, 16, 16, 1024, 1024, 16}, NULL, 558, 432},  {128, {1, 16, 16, 16384, 16384, 16}, "causal", 675, 606},
+		{128, {16, 16, 16, 1024, 1024, 16}, NULL, 597, 432},  {128, {1, 16, 16, 16384, 16384, 16}, "causal", 675, 606},
+		{128, {32, 16, 16, 512, 512, 16}, NULL, 478, 0},      {128, {32, 16, 16, 512, 512, 16}, "causal", 306, 0},
+		{96, {16, 20, 20, 1024, 1024, 16}, NULL, 525, 0},     {96, {16, 20, 20, 1024, 1024, 16}, "causal", 377, 0},
 		{96, {2, 21, 21, 8192, 8192, 16}, NULL, 622, 0},      {96, {2, 21, 21, 8192, 8192, 16}, "causal", 648, 0},
 		{192, {2, 8, 8, 8192, 8192, 16}, NULL, 802, 0},       {192, {2, 8, 8, 8192, 8192, 16}, "causal", 661, 0},
+		{192, {16, 8, 8, 1024, 1024, 16}, NULL, 611, 0},      {256, {16, 8, 8, 1024, 1024, 16}, NULL, 630, 0},
 		{256, {2, 8, 8, 8192, 8192, 16}, NULL, 644, 0},       {256, {2, 8, 8, 8192, 8192, 16}, "causal", 580, 0},
 	};
 	for (size_t i = 0; i < sizeof anchors / sizeof *anchors; i++) {
@@ -456,6 +499,36 @@ START_TEST(native_anchors)
 }
 END_TEST
 
+/* 16,384 tokens of width 2,048 or near it, bf16: the forward tiles that were the fastest on an H200, or as fast. */
+START_TEST(native_choices)
+{
+	static const struct {
+		int dim, seq, m, keys[2];
+		const char *mask;
+	} rows[] = {
+		{128, 512, 128, {128}, NULL},      {128, 512, 128, {128}, "causal"},   {128, 1024, 128, {128}, NULL}, {128, 1024, 128, {128}, "causal"},
+		{128, 4096, 192, {80}, NULL},      {128, 4096, 192, {80}, "causal"},   {128, 16384, 192, {80}, NULL}, {128, 16384, 192, {80}, "causal"},
+		{96, 512, 128, {128}, NULL},       {96, 512, 128, {128}, "causal"},    {96, 1024, 128, {128}, NULL},  {96, 1024, 128, {128}, "causal"},
+		{96, 4096, 192, {96}, NULL},       {96, 4096, 192, {96}, "causal"},    {64, 1024, 128, {64, 80}, NULL}, {64, 512, 128, {64, 80}, "causal"},
+		{64, 1024, 128, {64, 80}, "causal"}, {64, 2048, 128, {64, 80}, "causal"}, {64, 4096, 192, {128}, NULL}, {64, 8192, 192, {128}, "causal"},
+		{192, 1024, 128, {80}, NULL},      {256, 512, 128, {64}, NULL},        {256, 512, 128, {64}, "causal"}, {256, 1024, 128, {64, 80}, NULL},
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct spec spec = spec_plain(rows[i].dim, rows[i].dim);
+		const int heads = rows[i].dim > 128 ? 8 : rows[i].dim == 96 ? 20 : 2048 / rows[i].dim;
+		const struct problem problem = {16384 / rows[i].seq, heads, heads, rows[i].seq, rows[i].seq, 16};
+		if (rows[i].mask)
+			spec_mask(&spec, rows[i].mask, 0, 0);
+		must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
+		const struct candidate *c = best(&plan);
+		ck_assert_str_eq(plan.templ, "sm90/fwd");
+		ck_assert_msg(c->tile_m == rows[i].m && (c->tile_n == rows[i].keys[0] || c->tile_n == rows[i].keys[1]), "d %d, %s, %d: %dx%d", rows[i].dim,
+		              rows[i].mask ? rows[i].mask : "full", rows[i].seq, c->tile_m, c->tile_n);
+		ck_assert_int_eq(c->ctas_wanted, rows[i].dim == 64 && rows[i].m == 128 ? 2 : 1);
+	}
+}
+END_TEST
+
 Suite *suite(void);
 Suite *suite(void)
 {
@@ -471,10 +544,12 @@ Suite *suite(void)
 	tcase_add_test(t, what_none_can_do);
 	tcase_add_loop_test(t, two_ctas_share_an_sm, 0, 13);
 	tcase_add_loop_test(t, native_recipe, 0, 2 * sizeof queued / sizeof *queued);
+	tcase_add_test(t, rows_wait_in_shared_memory);
 	tcase_add_test(t, what_nobody_shares_is_read_once);
 	tcase_add_test(t, maps_and_others_are_printed);
 	tcase_add_test(t, speculation);
 	tcase_add_test(t, native_anchors);
+	tcase_add_test(t, native_choices);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -341,6 +341,38 @@ DEVICE long long row_at(Strides stride, int q, int row)
 	return (q + row_position(row)) * stride.seq + row_head(row) * stride.head;
 }
 
+// OUT_WHOLE. Every item, of whatever kind, is a phase of its group's barriers: what the item before left of O may be overwritten; O of this one
+// is there, or, with a kind to ITEM_PAUSE, is not.
+DEVICE void out_wait(Smem &smem, int group, unsigned item)
+{
+	if constexpr (OUT_WHOLE)
+		mbarrier_wait(out_shared(smem).empty[group], (item & 1) ^ 1);
+}
+DEVICE void out_hand(Smem &smem, int group, int seat, int kind)
+{
+	if constexpr (OUT_WHOLE) {
+		OutShared &out = out_shared(smem);
+		if (first_thread())
+			out.item[group] = {kind, smem.item[seat].b, smem.item[seat].h, smem.item[seat].q0};
+		__syncwarp(); // writers of O and its item before their arrival
+		if (mov_tid_x() % 32 == 0)
+			mbarrier_arrive(out.full[group]);
+	}
+}
+
+// O of this warp's rows, P's sums divided out by `scale`, to their place in OutShared.
+DEVICE void out_stage(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2], Smem &smem)
+{
+	const int lane = mov_tid_x() % 32;
+	const unsigned to = cvta_shared(out_shared(smem).rows[(mov_tid_x() - GROUP_THREADS) / 32 * 16 + lane % 16]) + lane / 16 * 16;
+#pragma unroll
+	for (int j = 0; j < BLOCKS_V; j += 2) { // of an odd number the last is written twice, once to the chunk to spare
+		const float *const o = &acc[4 * j], *const n = &acc[4 * (j + 1 < BLOCKS_V ? j + 1 : j)];
+		stmatrix_x4(to + j * 16, cvt_rn_x2(o[0] * scale[0], o[1] * scale[0], Element{}), cvt_rn_x2(o[2] * scale[1], o[3] * scale[1], Element{}),
+		            cvt_rn_x2(n[0] * scale[0], n[1] * scale[0], Element{}), cvt_rn_x2(n[2] * scale[1], n[3] * scale[1], Element{}));
+	}
+}
+
 // O of this warp's rows, P's sums divided out by `scale`. The positions of an entry that are `written` begin at `out`, those of the warp at q.
 // Staged, a warp writes whole lines: 128 bytes of four rows at a time.
 DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2], unsigned short *out, Strides stride, int q, int written,
@@ -416,7 +448,7 @@ template <class Item> DEVICE void part_store(const float (&acc)[HEAD_DIM_V / 2],
 }
 
 // O and LSE of this warpgroup's rows.
-DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, const Smem &smem, int seat)
+DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, Smem &smem, int seat)
 {
 	const Item item = smem.item[seat];
 	if constexpr (SPLITS > 1) {
@@ -455,6 +487,14 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 #pragma unroll
 		for (int i = 0; i < HEAD_DIM_V / 2; i++)
 			acc[i] = scale[i / 2 % 2] == 0 ? 0 : acc[i];
+	if constexpr (OUT_WHOLE) {
+		out_stage(acc, scale, smem);
+	} else {
+		unsigned short *const out =
+			reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first) + item.h * p.out.stride_head;
+		out_store(acc, scale, out, {p.out.stride_seq, p.out.stride_head}, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16 / TILE_SLOTS,
+		          written, smem);
+	}
 	if constexpr (WRITE_LSE) {
 		float *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, item.b, first) + (item.h + head) * p.lse.stride_head;
 #pragma unroll
@@ -462,9 +502,6 @@ DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buf
 			if (mov_tid_x() % 4 == 0 && q + HALF_POSITION * r < written && !row_spare(head + HALF_HEAD * r))
 				lse[(q + HALF_POSITION * r) * p.lse.stride_seq + HALF_HEAD * r * p.lse.stride_head] = LN_2 * lse2[r];
 	}
-	unsigned short *const out =
-		reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, item.b, first) + item.h * p.out.stride_head;
-	out_store(acc, scale, out, {p.out.stride_seq, p.out.stride_head}, item.q0 + (mov_tid_x() - GROUP_THREADS) / 32 * 16 / TILE_SLOTS, written, smem);
 }
 
 // Did the short score do for row half r, by its logits' sum? A logit above the range would alone make the sum as large. Those below it are
@@ -555,8 +592,10 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 		some = first_scores_issue(s, smem, at.group, i + 1, at.visit);
 	const bool again = speculative &&
 	                   barrier_red_or(BARRIER_GROUP + at.group, GROUP_THREADS, !rows_trusted(acc, rows, smem.item[at.seat], p));
+	out_wait(smem, at.group, i);
 	if (!again)
 		rows_store(acc, rows, staged, p, smem, at.seat);
+	out_hand(smem, at.group, at.seat, again ? ITEM_PAUSE : ITEM_RUNNING);
 	wgmma_wait_group<0>(); // S
 	registers_pin(s);
 	return again;
@@ -576,8 +615,11 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 	for (unsigned i = 0;; i++) {
 		const int seat = i % 2;
 		const int kind = smem.item[seat].kind, b = smem.item[seat].b;
-		if (kind == ITEM_END)
+		if (kind == ITEM_END) {
+			out_wait(smem, group, i);
+			out_hand(smem, group, seat, ITEM_END);
 			break;
+		}
 		bool again = false;
 		if (some) {
 			Attended at = {group, seat, LAYOUT == LAYOUT_DENSE ? 0 : sequence_k(&p, b), {}, visit};
@@ -586,10 +628,12 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		} else {
 			if (first_thread())
 				mbarrier_arrive(smem.query_empty[group]);
+			out_wait(smem, group, i);
 			if (kind == ITEM_EMPTY) {
 				float acc[HEAD_DIM_V / 2] = {};
 				rows_store(acc, {{0, 0}, {0, 0}}, staged, p, smem, seat);
 			}
+			out_hand(smem, group, seat, kind);
 			some = first_scores_issue(s, smem, group, i + 1, visit);
 			wgmma_wait_group<0>();
 			registers_pin(s);
@@ -638,6 +682,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 		for (int i = 0; i < WARPGROUPS; i++) {
 			mbarrier_init(smem.query_full[i], 1);
 			mbarrier_init(smem.query_empty[i], 1);
+			if constexpr (OUT_WHOLE) {
+				mbarrier_init(out_shared(smem).full[i], 4);
+				mbarrier_init(out_shared(smem).empty[i], 1);
+			}
 		}
 		fence_mbarrier_init();
 	}
@@ -649,6 +697,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 			tiles_load(smem, p, maps);
 		else if (HELPER_THREADS)
 			helpers_prepare(smem, staged, p);
+		else if (OUT_WHOLE && warp <= WARPGROUPS)
+			rows_send(out_shared(smem), p, warp - 1);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		items_attend(smem, staged, p);

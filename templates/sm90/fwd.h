@@ -1,6 +1,6 @@
 // Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, of a section of
 // heads the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and
-// issues bulk copies, the others stage inputs and make dropout's words. Every further warpgroup owns 64 query rows: S = Q K^T and
+// issues bulk copies, the others stage inputs and make dropout's words, or store O. Every further warpgroup owns 64 query rows: S = Q K^T and
 // O += P V are wgmma, P is an operand from the registers it was made in.
 // O's product of a visit runs under the softmax of the next inside a warpgroup, warpgroups take turns at the tensor core, and the first S
 // of an item runs under the end of the item before.
@@ -86,5 +86,15 @@ struct alignas(16) Smem {
 };
 using Buffers = Staged<2, 2, STAGES, STAGES>; // items: by seat
 // Behind Smem, with OUT_STAGED: for each warp that computes 16 rows of O, 64 columns of them at a time, swizzled.
-constexpr int OUT_WARP_BYTES = 16 * 128, OUT_BYTES = OUT_STAGED ? 4 * WARPGROUPS * OUT_WARP_BYTES : 0;
+constexpr int OUT_WARP_BYTES = 16 * 128;
+// Behind Smem, with OUT_WHOLE: O of a tile. A warp of warpgroup 0 for each of the others stores it, under the next item. Rows are an odd number of
+// 16-byte chunks, so that eight of them lie in different banks.
+struct alignas(16) OutShared {
+	unsigned char rows[TILE_M][(BLOCKS_V + 1 | 1) * 16];
+	unsigned long long full[WARPGROUPS], empty[WARPGROUPS]; // the warps that compute before the one that stores, and the other way round
+	ItemOf<false> item[WARPGROUPS];                         // whose rows they are
+};
+constexpr int OUT_BYTES = OUT_WHOLE ? sizeof(OutShared) : OUT_STAGED ? 4 * WARPGROUPS * OUT_WARP_BYTES : 0;
+static_assert(!OUT_WHOLE || (SPLITS == 1 && TILE_HEADS == 1 && HELPER_THREADS == 0), "warps that would idle store rows of one head");
 static_assert(sizeof(Smem) + OUT_BYTES + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_fwd.c disagree");
+DEVICE OutShared &out_shared(Smem &smem) { return *reinterpret_cast<OutShared *>(&smem + 1); }

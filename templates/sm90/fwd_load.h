@@ -279,3 +279,43 @@ DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &
 		}
 	}
 }
+
+// OUT_WHOLE: O of the rows of computing warpgroup `group`, item after item, to where it belongs: 128 bytes of four rows at a time.
+DEVICE void rows_send(OutShared &out, const fagen_abi &p, int group)
+{
+	constexpr int AT_ONCE = PANELS_V <= 2 ? 2 : 1, ROW_BYTES = sizeof *out.rows; // such fours of rows: registers are few
+	const int lane = mov_tid_x() % 32;
+	const unsigned from = cvta_shared(out.rows[64 * group + lane / 8]) + lane % 8 * 16;
+#pragma unroll 1
+	for (unsigned i = 0;; i++) {
+		mbarrier_wait(out.full[group], i & 1);
+		const int kind = out.item[group].kind, b = out.item[group].b, q = out.item[group].q0 + 64 * group;
+		if (kind == ITEM_END)
+			return;
+		const int written = int_min(slot_q(&p, b) - q, 64);
+		if (kind > ITEM_PAUSE && written > 0) {
+			const long long four = 4 * p.out.stride_seq;
+			unsigned short *to = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, b, first_q(&p, b)) +
+			                     out.item[group].h * p.out.stride_head + (q + lane / 8) * p.out.stride_seq + lane % 8 * 8;
+#pragma unroll 1
+			for (int row = 0; row < written; row += 4 * AT_ONCE) {
+				uint4 cells[AT_ONCE][PANELS_V];
+#pragma unroll
+				for (int k = 0; k < AT_ONCE; k++)
+#pragma unroll
+					for (int panel = 0; panel < PANELS_V; panel++)
+						if (BLOCKS_V % 8 == 0 || lane % 8 + 8 * panel < BLOCKS_V)
+							cells[k][panel] = ld_shared_16(from + (row + 4 * k) * ROW_BYTES + panel * 128);
+#pragma unroll
+				for (int k = 0; k < AT_ONCE; k++, to += four)
+#pragma unroll
+					for (int panel = 0; panel < PANELS_V; panel++)
+						if (row + 4 * k + lane / 8 < written && (BLOCKS_V % 8 == 0 || lane % 8 + 8 * panel < BLOCKS_V))
+							st_global_16(to + panel * 64, cells[k][panel]);
+			}
+		}
+		__syncwarp(); // readers of O before their arrival
+		if (lane == 0)
+			mbarrier_arrive(out.empty[group]);
+	}
+}
