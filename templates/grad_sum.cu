@@ -67,14 +67,34 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_clear(con
 DEVICE int grad_tiles_q(const fagen_abi &p, int head) { return ceil_div(sequence_q(&p, head / p.heads_q), TILE_M); }
 DEVICE int grad_tiles_k(const fagen_abi &p, int head) { return ceil_div(sequence_k(&p, head / p.heads_q), TILE_N); }
 
-// An entry of a table, over all tiles of all heads that share it: the same in all lanes. A lane has a head, or of heads with many
-// tiles a tile.
-DEVICE float grad_table_sum(int slot, const fagen_abi &p, const float *home, int entry)
+// The heads that share `home`: how many of them come before `head`, how many there are, and the first and what is behind the last. When
+// `enough` come before it nothing more is counted. All lanes of a warp call it.
+struct Sharers { int before, all, first, end; };
+DEVICE Sharers grad_sharers(int slot, const fagen_abi &p, const float *home, int head, int enough)
 {
-	const int heads = p.batch * p.heads_q, lane = threadIdx.x % 32, at = grad_base(slot) + entry;
+	Sharers of = {0, 0, head, head + 1};
+	for (int first = 0; first < p.batch * p.heads_q && of.before < enough; first += 32) {
+		const int other = first + threadIdx.x % 32;
+		const bool shares = other < p.batch * p.heads_q && grad_home(slot, p, other) == home;
+		const unsigned found = __ballot_sync(~0u, shares);
+		of.before += __popc(__ballot_sync(~0u, shares && other < head));
+		if (found && of.all == 0)
+			of.first = first + __ffs(found) - 1;
+		if (found)
+			of.end = first + 32 - __clz(found);
+		of.all += __popc(found);
+	}
+	return of;
+}
+
+// This lane's part of an entry of a table, over all tiles of all sharers. A lane has a head, or of heads with many tiles a tile.
+// All lanes of a warp call it.
+DEVICE float grad_table_sum(int slot, const fagen_abi &p, const float *home, const Sharers &of, int entry)
+{
+	const int lane = threadIdx.x % 32, at = grad_base(slot) + entry;
 	float sum = 0;
-	for (int first = 0; first < heads; first += 32) {
-		const bool shares = first + lane < heads && grad_home(slot, p, first + lane) == home;
+	for (int first = of.first; first < of.end; first += 32) {
+		const bool shares = first + lane < of.end && grad_home(slot, p, first + lane) == home;
 		const int tiles = shares ? grad_tiles_q(p, first + lane) : 0;
 		if (__any_sync(~0u, tiles > 8)) {
 			for (unsigned left = __ballot_sync(~0u, shares); left; left &= left - 1) {
@@ -87,78 +107,77 @@ DEVICE float grad_table_sum(int slot, const fagen_abi &p, const float *home, int
 				sum += grad_partial(p, first + lane, tile)[at];
 		}
 	}
-	for (int i = 16; i > 0; i /= 2)
-		sum += __shfl_xor_sync(~0u, sum, i);
 	return sum;
 }
 
-// How many heads share `home`, and how many of them come before `head`.
-struct Sharers { int before, all; };
-DEVICE Sharers grad_sharers(int slot, const fagen_abi &p, const float *home, int head)
+// The same of an element of a row or a key; a warp has `each` of them. A lane reads from GRAD_TOGETHER heads before it adds any: their loads
+// do not wait for each other.
+constexpr int GRAD_TOGETHER = 8;
+template <bool ROWS>
+DEVICE float grad_position_sum(int slot, const fagen_abi &p, const float *home, const Sharers &of, int each, int position,
+                               int entry)
 {
-	Sharers of = {0, 0};
-	for (int first = 0; first < p.batch * p.heads_q; first += 32) {
-		const int other = first + threadIdx.x % 32;
-		const bool shares = other < p.batch * p.heads_q && grad_home(slot, p, other) == home;
-		of.before += __popc(__ballot_sync(~0u, shares && other < head));
-		of.all += __popc(__ballot_sync(~0u, shares));
+	constexpr int SIZE = ROWS ? TILE_M : TILE_N;
+	const int tile = position / SIZE, base = SIZE * grad_base(slot), in = position % SIZE;
+	const int at = ROWS ? GRAD_TABLE_FLOATS + base + in * grad_entries(slot) + entry : base + in;
+	const int lane = threadIdx.x % 32, step = 32 / each * GRAD_TOGETHER;
+	float sum = 0;
+	for (int first = of.first + lane / each * GRAD_TOGETHER; first < of.end; first += step) {
+		float value[GRAD_TOGETHER];
+#pragma unroll
+		for (int i = 0; i < GRAD_TOGETHER; i++) {
+			const int head = first + i;
+			value[i] = 0;
+			if (head < of.end && grad_home(slot, p, head) == home &&
+			    tile < (ROWS ? grad_tiles_q(p, head) : grad_tiles_k(p, head)))
+				value[i] = (ROWS ? grad_partial(p, head, tile) : grad_partial_cols(p, head, tile))[at];
+		}
+#pragma unroll
+		for (int i = 0; i < GRAD_TOGETHER; i++)
+			sum += value[i];
 	}
-	return of;
+	return sum;
 }
 
-// Adds up the partial sums of the heads that share elements: of a table all their CTAs, of rows and columns those of the first head.
+// Adds up the partial sums of the heads that share elements: all their CTAs do, each warp some of the elements.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_input_grad_sum(const __grid_constant__ fagen_abi p)
 {
-	// Sharers may be longer than the first of them: its CTAs go through all tiles that any may have.
 	const Owned own = rows_owned<TILE_M>(p);
-	const int b = own.b, h = own.h, heads = p.batch * p.heads_q, head = b * p.heads_q + h, tiles = own.tiles;
+	const int b = own.b, h = own.h, head = b * p.heads_q + h, lane = threadIdx.x % 32;
 	const int own_tile = (int)blockIdx.x - tile_index(p, b, h, 0);
 	if (h >= p.heads_q || own_tile < 0)
 		return;
 	for (int slot = 0; slot < GRADS; slot++) {
-		const int kind = grad_kind(slot), entries = grad_entries(slot), base = grad_base(slot);
+		const int kind = grad_kind(slot), entries = grad_entries(slot);
 		if (kind == GRAD_NONE || kind == GRAD_CELL || grad_elements(slot, &p) == 0)
 			continue;
+		// CTAs of a sharer: of rows and keys all have equally many; of a table, packed, one at least.
+		const int ctas = LAYOUT == LAYOUT_PACKED && kind == GRAD_TABLE ? 1 : own.tiles;
 		const float *const home = grad_home(slot, p, head);
-		if (kind == GRAD_TABLE) { // an entry for a warp; packed, each head has one CTA at least
-			const Sharers sharers = grad_sharers(slot, p, home, head);
-			const int ctas = LAYOUT == LAYOUT_PACKED ? 1 : tiles;
-			if (own_tile < ctas)
-				for (int entry = (sharers.before * ctas + own_tile) * WARPS + threadIdx.x / 32; entry < entries;
-				     entry += sharers.all * ctas * WARPS) {
-					const float sum = grad_table_sum(slot, p, home, entry);
-					if (threadIdx.x % 32 == 0)
-						*grad_address(slot, &p, b, h, entry, 0, 0) = sum;
-				}
+		if (own_tile >= ctas || !home)
 			continue;
+		const int positions = kind == GRAD_TABLE ? 1 : kind == GRAD_ROW ? slot_q(&p, b) : slot_k(&p, b);
+		const int elements = positions * entries;
+		const Sharers of = grad_sharers(slot, p, home, head, ceil_div(elements, ctas * WARPS));
+		// A warp has one element of a table, of rows or keys as many as leave a lane no more heads than it reads at once.
+		int each = kind == GRAD_TABLE ? 1 : 32;
+		while (each > 1 && 32 / each * GRAD_TOGETHER < of.end - of.first)
+			each /= 2;
+		for (int turn = (of.before * ctas + own_tile) * WARPS + threadIdx.x / 32;
+		     turn < ceil_div(elements, each); turn += of.all * ctas * WARPS) {
+			const int element = turn * each + lane % each;
+			const int position = element / entries, entry = element % entries;
+			float sum;
+			if (kind == GRAD_TABLE)
+				sum = grad_table_sum(slot, p, home, of, entry);
+			else if (kind == GRAD_ROW)
+				sum = grad_position_sum<true>(slot, p, home, of, each, position, entry);
+			else
+				sum = grad_position_sum<false>(slot, p, home, of, each, position, entry);
+			for (int i = 16; i >= each; i /= 2)
+				sum += __shfl_xor_sync(~0u, sum, i);
+			if (lane < each && element < elements)
+				*grad_address(slot, &p, b, h, entry, position, position) = sum;
 		}
-		if ((LAYOUT != LAYOUT_DENSE && !home) || grad_sharer(slot, p, home, 0) != head)
-			continue;
-		if (kind == GRAD_ROW)
-			for (int first = 0; first < TILE_M * entries;
-			     first += THREADS) { // all lanes take part in grad_sharer
-				const int i = first + threadIdx.x, q = own_tile * TILE_M + i / entries;
-				const bool inside = i < TILE_M * entries && q < slot_q(&p, b);
-				float sum = 0;
-				for (int other = head; other < heads; other = grad_sharer(slot, p, home, other + 1))
-					if (inside && own_tile < grad_tiles_q(p, other))
-						sum += grad_partial(p, other,
-						                    own_tile)[GRAD_TABLE_FLOATS + TILE_M * base + i];
-				if (inside)
-					*grad_address(slot, &p, b, h, i % entries, q, 0) = sum;
-			}
-		else
-			for (int tile = own_tile; tile < ceil_div(slot_k(&p, b), TILE_N); tile += tiles)
-				for (int first = 0; first < TILE_N; first += THREADS) {
-					const int i = first + threadIdx.x, k = tile * TILE_N + i;
-					const bool inside = i < TILE_N && k < slot_k(&p, b);
-					float sum = 0;
-					for (int other = head; other < heads;
-					     other = grad_sharer(slot, p, home, other + 1))
-						if (inside && tile < grad_tiles_k(p, other))
-							sum += grad_partial_cols(p, other, tile)[TILE_N * base + i];
-					if (inside)
-						*grad_address(slot, &p, b, h, 0, 0, k) = sum;
-				}
 	}
 }

@@ -9,7 +9,7 @@
 //   col     one of a key: the same in fagen_input_grad_cols, whose CTAs own key tiles
 //   cell    one of a cell: written as it is computed
 // Which heads and batch entries share an element is what grad_address says: heads are sharers when their addresses agree.
-// Partial sums are added over the sharers by the first of them. The cells of an input that n heads share are split among
+// Partial sums are added over the sharers by the CTAs of all of them. The cells of an input that n heads share are split among
 // their CTAs by key tile: sharer i of n takes every n-th tile, and adds the G of all n heads, one after the other.
 
 constexpr bool GRAD_SPREAD = GRAD_CELL_SPREAD || GRAD_DIAG_SPREAD; // G of a tile passes through shared memory

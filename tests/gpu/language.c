@@ -161,6 +161,10 @@ static const struct row rows[] = {
 	{CLASS_GRADS, D64 "score: \"s + r[h, q] + 2 * c[k]\", inputs: {r: {dtype: f32, shape: [heads, seq_q], grad: true}, c: "
                       "{dtype: bf16, shape: [seq_k], grad: true}}, " BOTH,
          "b2,h4/2,q222,k333"},
+	/* so many heads that several lanes read those of an element, and some of them twice */
+	{CLASS_GRADS, D64 "score: \"s + r[h, q] * c[k]\", inputs: {r: {dtype: f32, shape: [heads, seq_q], grad: true}, c: "
+                      "{dtype: f32, shape: [seq_k], grad: true}}, " BOTH,
+         "b40,h8/4,q33,k49"},
 	{CLASS_GRADS, D64 "mask: causal, score: \"s + pair[h, q, k]\", inputs: {pair: {dtype: f32, shape: [heads, seq_q, seq_k], "
                       "grad: true}}, " BOTH,
          "b3,h4/2,q222,k201"},
