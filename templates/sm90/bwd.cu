@@ -57,31 +57,105 @@ DEVICE int part_first(const fagen_abi &p, int b, int h, int k)
 	return tile_number(p.cu_seqlens_k, p.seqlen_k, p.heads_kv, b, h, k / TILE_N, TILE_N) * SPLITS;
 }
 
-// part: the item's place in the workspace. Its visits begin with tile `next` of query head `head`, and end with tile `tile_last` of the head
-// before `head_end`.
-template <bool> struct PartNote { int part; };
-template <> struct PartNote<false> {};
-DEVICE int part_of(const PartNote<true> &at) { return at.part; }
-DEVICE int part_of(const PartNote<false> &) { return 0; }
-DEVICE void part_note(PartNote<true> &at, int part) { at.part = part; }
-DEVICE void part_note(PartNote<false> &, int) {}
-template <bool> struct PartTaken : PartNote<true> {
-	int head, next, head_end, tile_last;
-	unsigned round; // for which there is no register
+// dK = dV = 0 of keys that nothing sees; by one warp.
+template <int COLUMNS> DEVICE void rows_zero(const fagen_abi_tensor &t, const fagen_abi &p, const Keys &own)
+{
+	unsigned short *const row0 = head_address(t, own.b, own.h, first_k(&p, own.b));
+	const int rows = int_min(slot_k(&p, own.b) - own.k0, TILE_N);
+#pragma unroll 1
+	for (int i = mov_tid_x() % 32; i < rows * (COLUMNS / 8); i += 32)
+		*reinterpret_cast<uint4 *>(row0 + (own.k0 + i / (COLUMNS / 8)) * t.stride_seq + i % (COLUMNS / 8) * 8) = make_uint4(0, 0, 0, 0);
+}
+
+// Which visits of its key tile an item has, of one query head's tiles from last to first and then of the next head's, and what is written when
+// there is none. All of them: nothing is kept of that. All lanes of the loading warp call what asks for the leader.
+template <bool PARTS> struct Item : Keys {
+	struct Noted { enum { part = 0 }; };
+	__device__ __forceinline__ void rounds_begin(bool leader) {}
+	__device__ __forceinline__ unsigned round_of(unsigned round) const { return round; }
+	__device__ __forceinline__ void round_end(bool leader) {}
+	__device__ __forceinline__ void part_set(int part) {}
+	__device__ __forceinline__ void visits_take(const Stream &whole, const fagen_abi &p, int group, bool leader) {}
+	__device__ __forceinline__ int head_begin(int group) const { return h * group; }
+	__device__ __forceinline__ int head_end(int group) const { return (h + 1) * group; }
+	__device__ __forceinline__ int next_begin(const Stream &whole) const { return whole.next; }
+	__device__ __forceinline__ bool ended(int head, int tile) const { return false; }
+	__device__ __forceinline__ void seen_note(const fagen_abi &p, bool leader) const {}
+	__device__ __forceinline__ void unseen_note(const fagen_abi &p, bool leader) const
+	{
+		rows_zero<HEAD_DIM_QK>(p.dkey, p, *this);
+		rows_zero<HEAD_DIM_V>(p.dvalue, p, *this);
+	}
+	__device__ __forceinline__ Noted noted() const { return {}; }
 };
-template <> struct PartTaken<false> : PartNote<false> {};
+// A part of them, equally many up to one: from tile `next` of query head `head` to tile `tile_last` of the head before `heads_end`.
+template <> struct Item<true> : Keys {
+	struct Noted { int part; };
+	int part; // its place in the workspace; until its visits are taken its number among those of the tile
+	int head, next, heads_end, tile_last;
+	unsigned round; // for which there is no register
+	__device__ __forceinline__ void rounds_begin(bool leader)
+	{
+		if (leader)
+			round = 0;
+		__syncwarp(); // the round's writer before its readers
+	}
+	__device__ __forceinline__ unsigned round_of(unsigned) const { return round; }
+	__device__ __forceinline__ void round_end(bool leader)
+	{
+		__syncwarp(); // readers of the round before its writer
+		if (leader)
+			round++;
+		__syncwarp(); // and the other way round
+	}
+	__device__ __forceinline__ void part_set(int part_) { part = part_; }
+	// `whole`: the tiles that each head has.
+	__device__ __forceinline__ void visits_take(const Stream &whole, const fagen_abi &p, int group, bool leader)
+	{
+		__syncwarp(); // so that registers hold nothing of the walk's beginning
+		if (!leader)
+			return;
+		const int number = part;
+		int tiles;
+		stream_ranked(&whole, 0, &tiles);
+		const int each = tiles * group / SPLITS, more = tiles * group % SPLITS; // the first `more` parts have one more
+		const int begin = number * each + int_min(number, more), last = begin + each + (number < more) - 1;
+		const bool some = begin <= last;
+		const int first_head = some ? begin / tiles : 0, last_head = some ? last / tiles : 0;
+		part = part_first(p, b, h, k0) + number;
+		head = h * group + first_head, heads_end = h * group + last_head + 1;
+		next = some ? stream_ranked(&whole, tiles - 1 - (begin - first_head * tiles), &tiles) : -1;
+		tile_last = some ? stream_ranked(&whole, tiles - 1 - (last - last_head * tiles), &tiles) : 0;
+	}
+	__device__ __forceinline__ int head_begin(int) const { return head; }
+	__device__ __forceinline__ int head_end(int) const { return heads_end; }
+	__device__ __forceinline__ int next_begin(const Stream &) const { return next; }
+	__device__ __forceinline__ bool ended(int at, int tile) const { return at + 1 == heads_end && tile < tile_last; }
+	__device__ __forceinline__ void seen_note(const fagen_abi &p, bool leader) const
+	{
+		if (leader)
+			part_at(p, part)->seen = 1;
+	}
+	__device__ __forceinline__ void unseen_note(const fagen_abi &p, bool leader) const
+	{
+		if (leader)
+			part_at(p, part)->seen = 0;
+	}
+	__device__ __forceinline__ Noted noted() const { return {part}; }
+};
+using ItemKept = Item<(SPLITS > 1)>;
 
 // What is said of a visit and of its item. item: its number among those of this CTA. before: index of the item's visit before, -1 in its
 // first one. last: 1 in its last one. Lengths are the entry's.
 using Lengths = WalkLengths<LAYOUT != LAYOUT_DENSE>;
-struct ItemNote : Note, Lengths, PartNote<(SPLITS > 1)> {
+struct ItemNote : Note, Lengths, ItemKept::Noted {
 	Keys own;
 	int item, before, last;
 };
 
 // What the loading warp keeps of its item here and not in registers, which are few. row_q, row_k: of the tensors, the entry's first and that
 // of the first key. turn: of the query head that it is at.
-struct Taken : Keys, PartTaken<(SPLITS > 1)> {
+struct Taken : ItemKept {
 	int row_q, row_k, item, turn;
 };
 
@@ -127,89 +201,6 @@ DEVICE unsigned item_count(const fagen_abi &p)
 		return (p.total_k / TILE_N + p.batch) * p.heads_kv * SPLITS;
 	else
 		return ceil_div(p.seqlen_k, TILE_N) * p.heads_kv * p.batch * SPLITS;
-}
-
-// Of the visits of a key tile, one query head's tiles from last to first and then the next head's, a part: equally many up to one. own.part
-// is its number among those of the tile. `whole`: the tiles that each head has.
-template <class Taken> DEVICE void part_take(Taken &own, const Stream &whole, const fagen_abi &p, int group)
-{
-	const int part = own.part;
-	int tiles;
-	stream_ranked(&whole, 0, &tiles);
-	const int each = tiles * group / SPLITS, more = tiles * group % SPLITS; // the first `more` parts have one more
-	const int begin = part * each + int_min(part, more), last = begin + each + (part < more) - 1;
-	const bool some = begin <= last;
-	const int first_head = some ? begin / tiles : 0, last_head = some ? last / tiles : 0;
-	own.part = part_first(p, own.b, own.h, own.k0) + part;
-	own.head = own.h * group + first_head, own.head_end = own.h * group + last_head + 1;
-	own.next = some ? stream_ranked(&whole, tiles - 1 - (begin - first_head * tiles), &tiles) : -1;
-	own.tile_last = some ? stream_ranked(&whole, tiles - 1 - (last - last_head * tiles), &tiles) : 0;
-}
-
-// With SPLITS rounds of items are counted in shared memory; `round` counts them too.
-template <class Taken> DEVICE void rounds_begin(Taken &own, bool leader)
-{
-	if constexpr (SPLITS > 1) {
-		if (leader)
-			own.round = 0;
-		__syncwarp(); // the round's writer before its readers
-	}
-}
-template <class Taken> DEVICE unsigned round_of(const Taken &own, unsigned round)
-{
-	if constexpr (SPLITS > 1)
-		return own.round;
-	else
-		return round;
-}
-template <class Taken> DEVICE void round_end(Taken &own, bool leader)
-{
-	if constexpr (SPLITS > 1) {
-		__syncwarp(); // readers of the round before its writer
-		if (leader)
-			own.round++;
-		__syncwarp(); // and the other way round
-	}
-}
-
-// Where the visits of an item begin and end.
-template <class Taken> DEVICE int head_begin(const Taken &own, int group)
-{
-	if constexpr (SPLITS > 1)
-		return own.head;
-	else
-		return own.h * group;
-}
-template <class Taken> DEVICE int head_end(const Taken &own, int group)
-{
-	if constexpr (SPLITS > 1)
-		return own.head_end;
-	else
-		return (own.h + 1) * group;
-}
-template <class Taken> DEVICE int next_begin(const Taken &own, const Stream &whole)
-{
-	if constexpr (SPLITS > 1)
-		return own.next;
-	else
-		return whole.next;
-}
-template <class Taken> DEVICE bool part_ended(const Taken &own, int head, int tile)
-{
-	if constexpr (SPLITS > 1)
-		return head + 1 == own.head_end && tile < own.tile_last;
-	else
-		return false;
-}
-
-// dK = dV = 0 of keys that nothing sees; by one warp.
-template <int COLUMNS> DEVICE void rows_zero(const fagen_abi_tensor &t, const fagen_abi &p, const Keys &own)
-{
-	unsigned short *const row0 = head_address(t, own.b, own.h, first_k(&p, own.b));
-	const int rows = int_min(slot_k(&p, own.b) - own.k0, TILE_N);
-#pragma unroll 1
-	for (int i = mov_tid_x() % 32; i < rows * (COLUMNS / 8); i += 32)
-		*reinterpret_cast<uint4 *>(row0 + (own.k0 + i / (COLUMNS / 8)) * t.stride_seq + i % (COLUMNS / 8) * 8) = make_uint4(0, 0, 0, 0);
 }
 
 // The tiles of a visit whose note is written, and in an item's first one those of K and V. By one thread.
@@ -266,9 +257,9 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	unsigned visit = 0, number;
 	if (leader)
 		own.item = -1, own.turn = 1;
-	rounds_begin(own, leader);
+	own.rounds_begin(leader);
 #pragma unroll 1
-	for (unsigned round = 0; (number = item_number(p, round_of(own, round), leader)) < item_count(p); round++, round_end(own, leader)) {
+	for (unsigned round = 0; (number = item_number(p, own.round_of(round), leader)) < item_count(p); round++, own.round_end(leader)) {
 		const Keys placed = keys_placed(p, number / SPLITS, !QUEUE);
 		if (placed.k0 < 0)
 			continue;
@@ -276,37 +267,25 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		if (leader) {
 			static_cast<Keys &>(own) = placed;
 			own.row_q = first_q(&p, placed.b), own.row_k = first_k(&p, placed.b) + placed.k0;
-			part_note(own, number % SPLITS);
+			own.part_set(number % SPLITS);
 			walk_begin<false>(smem.walk, p, placed.b, placed.k0);
 		}
-		if constexpr (SPLITS > 1) {
-			__syncwarp(); // so that registers hold nothing of the walk's beginning
-			if (leader)
-				part_take(own, smem.walk.stream, p, group);
-		}
+		own.visits_take(smem.walk.stream, p, group, leader);
 		__syncwarp();
-		int head = head_begin(own, group), next = next_begin(own, smem.walk.stream), tile = -1, class_ = TILE_EMPTY;
+		int head = own.head_begin(group), next = own.next_begin(smem.walk.stream), tile = -1, class_ = TILE_EMPTY;
 		const auto advance = [&] { // to the next tile, of this query head or a later one of the group
-			while (!walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) || part_ended(own, head, tile)) {
-				if (++head == head_end(own, group))
+			while (!walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) || own.ended(head, tile)) {
+				if (++head == own.head_end(group))
 					return false;
 				next = smem.walk.stream.next;
 			}
 			return true;
 		};
 		if (!advance()) {
-			if constexpr (SPLITS > 1) {
-				if (leader)
-					part_at(p, part_of(own))->seen = 0;
-			} else {
-				rows_zero<HEAD_DIM_QK>(p.dkey, p, own);
-				rows_zero<HEAD_DIM_V>(p.dvalue, p, own);
-			}
+			own.unseen_note(p, leader);
 			continue;
 		}
-		if constexpr (SPLITS > 1)
-			if (leader)
-				part_at(p, part_of(own))->seen = 1;
+		own.seen_note(p, leader);
 		int head_before = -1;
 		bool more = true;
 #pragma unroll 1
@@ -320,7 +299,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				note.own = own, note.item = own.item;
 				note.before = head_before < 0 ? -1 : smem.note[(visit - 1) % NOTES].index;
 				static_cast<Lengths &>(note) = smem.walk;
-				static_cast<PartNote<(SPLITS > 1)> &>(note) = own;
+				static_cast<ItemKept::Noted &>(note) = own.noted();
 			}
 			head_before = head;
 			more = advance();
@@ -707,7 +686,7 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			dquery_send(smem, tile_sums(p, note.index), group);
 		}
 		if constexpr (SPLITS > 1)
-			part_store(dkey, dvalue, part_at(p, part_of(note)));
+			part_store(dkey, dvalue, part_at(p, note.part));
 		else
 			keys_store(dkey, dvalue, p, note.own);
 	}
