@@ -148,9 +148,9 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 		smem_term_add(c, "dropout", 2 * c->stages * (WARPGROUPS * 2 * m * 4 + 8));
 	const bool parts = c->splits > 1;
 	const int notes = 2 * c->stages, note = note_bytes(program, c, (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts), taken = parts ? 52 : 28;
-	const int barriers = 8 * (4 + 5 * c->stages + notes + 2 * 2);
+	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2);
 	smem_term_add(c, "barriers, walk", (barriers + notes * note + taken + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
-	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
+	smem_inputs_add(c, program, spec, 2, notes, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;

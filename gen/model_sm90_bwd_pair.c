@@ -84,10 +84,10 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * m * 4);
 	const int notes = 2 * c->stages;
-	const int barriers = 8 * (6 + 5 * c->stages + notes);
+	const int barriers = 8 * (6 + 4 * c->stages + 2 * notes);
 	smem_term_add(c, "barriers, walk",
 	              (barriers + notes * note_bytes(program, c, 3) + 12 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
-	smem_inputs_add(c, program, spec, c->stages, c->stages, c->stages, c->stages);
+	smem_inputs_add(c, program, spec, c->stages, notes, c->stages, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;

@@ -178,9 +178,9 @@ struct alignas(16) Smem : Tiles<!DETERMINISTIC> {
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full, key_empty, value_full, value_empty; // of items in turn
-	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them the inputs
+	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them inputs of cells
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
-	unsigned long long inputs_full[STAGES];
+	unsigned long long inputs_full[NOTES];
 	unsigned long long note_full[NOTES]; // for the helpers
 	// Writers of dS, each warp, before both warpgroups' dQ, and the other way round. Nobody uses them with DETERMINISTIC.
 	unsigned long long dscore_full[2], dscore_empty[2];
@@ -188,7 +188,7 @@ struct alignas(16) Smem : Tiles<!DETERMINISTIC> {
 	Taken own;       // the loading warp's: whose query tiles are walked
 	WalkShared walk; // over them
 };
-using Buffers = Staged<2, STAGES, 2, STAGES>;
+using Buffers = Staged<2, NOTES, 2, STAGES>;
 static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm90_bwd.c disagree");
 
 enum { BARRIER_GROUP = 1 }; // id of a named barrier for each warpgroup
@@ -555,8 +555,8 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
-		mbarrier_wait(smem.inputs_full[stage], parity);
-	const Inputs in = {staged.head(note.turn), staged.rows(stage), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
+		mbarrier_wait(smem.inputs_full[visit % NOTES], visit / NOTES & 1);
+	const Inputs in = {staged.head(note.turn), staged.rows(visit % NOTES), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
 	                   note.own.k0,              note.bits};
 	const bool partial = note.tile_class != TILE_FULL;
 	if constexpr (SCORE_IDENTITY)
@@ -710,10 +710,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.query_empty[i], WARPGROUPS);
 			mbarrier_init(smem.dout_full[i], 1);
 			mbarrier_init(smem.dout_empty[i], WARPGROUPS);
+		}
+		for (int i = 0; i < NOTES; i++) {
+			mbarrier_init(smem.note_full[i], 1);
 			mbarrier_init(smem.inputs_full[i], INPUTS ? HELPER_THREADS : 1);
 		}
-		for (int i = 0; i < NOTES; i++)
-			mbarrier_init(smem.note_full[i], 1);
 		words_init(smem.rows);
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.dscore_full[i], 4 * WARPGROUPS);

@@ -39,8 +39,8 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
 	}
 }
 
-// The last COUNT threads of warpgroup 0 prepare visits: `more(visit)`, which needs no buffer to be free, then inputs. A visit's inputs are
-// free with its Q; the head's and the keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
+// The last COUNT threads of warpgroup 0 prepare visits: `more(visit)`, which needs no buffer to be free, then inputs. Those of rows are free with
+// the note, those of cells with Q; the head's and the keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
 template <int COUNT, class Smem, class Buffers, class KeysOf, class More>
 DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, KeysOf keys_of, More more)
 {
@@ -56,9 +56,10 @@ DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p
 		more(visit);
 		if constexpr (INPUTS) {
 			const Keys own = keys_of(smem.note[visit % NOTES]);
-			mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
 			if constexpr (ROW_INPUTS)
-				rows_load(staged.rows(stage), &p, own.b, head, tile * TILE_M, thread, COUNT);
+				rows_load(staged.rows(visit % NOTES), &p, own.b, head, tile * TILE_M, thread, COUNT);
+			if (CELL_INPUTS || turn != turn_before)
+				mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
 			if constexpr (CELL_INPUTS)
 				cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, COUNT);
 			if (turn != turn_before) { // another head: the one STAGES before it has been computed
@@ -70,7 +71,7 @@ DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p
 			}
 			cp_async_commit();
 			cp_async_wait<0>();
-			mbarrier_arrive(smem.inputs_full[stage]);
+			mbarrier_arrive(smem.inputs_full[visit % NOTES]);
 		}
 	}
 }

@@ -44,15 +44,15 @@ struct alignas(16) Smem {
 	// full: data are there, loaders before readers. empty: readers before loaders; where both CTAs get the same data, the readers of both.
 	unsigned long long key_full, value_full, peer_key_full;
 	unsigned long long dscore_full, dscore_empty, peer_dscore_full;
-	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them the inputs
+	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them inputs of cells
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
-	unsigned long long inputs_full[STAGES];
+	unsigned long long inputs_full[NOTES];
 	unsigned long long note_full[NOTES]; // for the warps that load dO and stage inputs
 	Note note[NOTES];
 	Keys own;        // here and not in registers, which are full
 	WalkShared walk; // over the query tiles
 };
-using Buffers = Staged<STAGES, STAGES, STAGES, STAGES>;
+using Buffers = Staged<STAGES, NOTES, STAGES, STAGES>;
 static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES,
               "shared memory and gen/model_sm90_bwd_pair.c disagree");
 
@@ -322,8 +322,8 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 	registers_pin(s);
 	registers_pin(dvalue);
 	if constexpr (INPUTS)
-		mbarrier_wait(smem.inputs_full[stage], parity);
-	const Inputs in = {staged.head(note.turn), staged.rows(stage), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
+		mbarrier_wait(smem.inputs_full[visit % NOTES], visit / NOTES & 1);
+	const Inputs in = {staged.head(note.turn), staged.rows(visit % NOTES), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
 	                   smem.own.k0,              note.bits};
 	const bool partial = note.tile_class != TILE_FULL;
 	const int key = lane_key(), row_2t = lane_row();
@@ -546,10 +546,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 			mbarrier_init(smem.query_empty[i], 2);
 			mbarrier_init(smem.dout_full[i], 1);
 			mbarrier_init(smem.dout_empty[i], 2);
+		}
+		for (int i = 0; i < NOTES; i++) {
+			mbarrier_init(smem.note_full[i], 1);
 			mbarrier_init(smem.inputs_full[i], INPUTS ? INPUT_THREADS : 1);
 		}
-		for (int i = 0; i < NOTES; i++)
-			mbarrier_init(smem.note_full[i], 1);
 		fence_mbarrier_init();
 	}
 	barrier_cluster_arrive();

@@ -62,7 +62,7 @@ DEVICE void each_cell(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs &
 // What scores and masks of the visit that has this number, whose note is at hand, are computed from.
 DEVICE Inputs visit_inputs(const Smem &smem, const Buffers &staged, const Attended &at, unsigned visit)
 {
-	return {staged.head(at.seat),           staged.rows(at.seat),    staged.cols(visit % STAGES),
+	return {staged.head(at.seat),           staged.rows(at.seat),    staged.cols(visit % NOTES),
 	        staged.cells(visit % STAGES), smem.item[at.seat].q0, at.note.tile * TILE_N, at.note.bits};
 }
 
@@ -71,7 +71,7 @@ template <bool SHORT>
 DEVICE void scores_change(float (&s)[TILE_N / 2], Smem &smem, const Buffers &staged, const fagen_abi &p, const Attended &at, unsigned visit)
 {
 	if constexpr (VISIT_INPUTS)
-		mbarrier_wait(smem.inputs_full[visit % STAGES], visit / STAGES & 1);
+		mbarrier_wait(smem.inputs_full[visit % NOTES], visit / NOTES & 1);
 	const Item &item = smem.item[at.seat];
 	const Inputs in = visit_inputs(smem, staged, at, visit);
 	if constexpr (!SCORE_IDENTITY && !SHORT)
@@ -666,10 +666,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 			mbarrier_init(smem.key_empty[i], WARPGROUPS);
 			mbarrier_init(smem.value_full[i], 1);
 			mbarrier_init(smem.value_empty[i], WARPGROUPS);
+		}
+		for (int i = 0; i < NOTES; i++) {
+			mbarrier_init(smem.note_full[i], 1);
 			mbarrier_init(smem.inputs_full[i], VISIT_INPUTS ? HELPER_THREADS : 1);
 		}
-		for (int i = 0; i < NOTES; i++)
-			mbarrier_init(smem.note_full[i], 1);
 		if constexpr (DROPOUT)
 			words_init(smem.notes);
 		for (int i = 0; i < 2; i++) {

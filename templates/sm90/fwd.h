@@ -72,7 +72,7 @@ struct alignas(16) Smem {
 	unsigned short value[STAGES][PANELS_V][TILE_N][64];
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full[STAGES], key_empty[STAGES], value_full[STAGES], value_empty[STAGES];
-	unsigned long long inputs_full[STAGES]; // of a visit; its buffers are free with those of V
+	unsigned long long inputs_full[NOTES];  // of a visit
 	unsigned long long note_full[NOTES];    // for the helpers
 	unsigned long long item_full[2];        // likewise
 	unsigned long long item_inputs_full[2]; // of an item, by its seat
@@ -84,7 +84,7 @@ struct alignas(16) Smem {
 	int failed[2]; // 1: the item of this seat must be done again
 	WalkShared walk;
 };
-using Buffers = Staged<2, 2, STAGES, STAGES>; // items: by seat
+using Buffers = Staged<2, 2, NOTES, STAGES>; // of items by seat; of keys, free with the note; of cells, free with V
 // Behind Smem, with OUT_STAGED: for each warp that computes 16 rows of O, 64 columns of them at a time, swizzled.
 constexpr int OUT_WARP_BYTES = 16 * 128;
 // Behind Smem, with OUT_WHOLE: O of a tile. A warp of warpgroup 0 for each of the others stores it, under the next item. Rows are an odd number of

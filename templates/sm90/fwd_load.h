@@ -264,15 +264,16 @@ DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &
 				if constexpr (DROPOUT)
 					words_arrive(smem.notes, visit);
 				if constexpr (VISIT_INPUTS) {
-					mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
 					if constexpr (COL_INPUTS)
-						cols_load(staged.cols(visit % STAGES), &p, item.b, item.h, k0, thread, HELPER_THREADS);
-					if constexpr (CELL_INPUTS)
+						cols_load(staged.cols(visit % NOTES), &p, item.b, item.h, k0, thread, HELPER_THREADS);
+					if constexpr (CELL_INPUTS) {
+						mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
 						cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread,
 						           HELPER_THREADS);
+					}
 					cp_async_commit();
 					cp_async_wait<0>();
-					mbarrier_arrive(smem.inputs_full[visit % STAGES]);
+					mbarrier_arrive(smem.inputs_full[visit % NOTES]);
 				}
 				visit++;
 			}
