@@ -592,8 +592,8 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 				mbarrier_arrive(smem.dscore_empty[before]);
 			dquery_put(smem, dquery, group);
 		}
-		fence_proxy_async();
-		__syncwarp(); // writers of dS and dQ before the arrival and the copy of their warp
+		fence_proxy_async(); // dS and dQ
+		__syncwarp();        // their writers before the arrival and the copy of the warp
 		if (mov_tid_x() % 32 == 0)
 			mbarrier_arrive(smem.dscore_full[buffer]);
 		if (note.before >= 0)
