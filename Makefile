@@ -205,7 +205,7 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex bench-cold deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report regret mutate-list
+.PHONY: bench bench-flex bench-cold deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report model-selftest regret mutate-list
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
@@ -222,11 +222,13 @@ iocheck: ## HBM traffic predicted beside ncu's counters on this GPU: make iochec
 	@$(PYTHON) bench/iocheck.py $(IOCHECK)
 iocheck-selftest:
 	@$(PYTHON) bench/iocheck.py --selftest
-check: iocheck-selftest mutate-list
+check: iocheck-selftest model-selftest mutate-list
 mutate-list:
 	@APPLY=1 sh tests/mutate
 model-report: ## is the cost model's choice the fastest tile on this GPU, and its time right: make model-report BENCH=--write
 	@$(PYTHON) bench/model.py $(BENCH)
+model-selftest: $(B)/fagen
+	@FAGEN=$(B)/fagen $(PYTHON) bench/model.py --selftest
 regret: ## how far the planner's choices are from the fastest tiles on this GPU: make regret; of rows kept before: make regret BENCH="--rows sweep.json"
 	@$(PYTHON) bench/model.py --regret $(BENCH)
 build/python/dump: bench/real/requirements.txt

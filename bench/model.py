@@ -92,7 +92,7 @@ def regret(result):
     return "\n".join(lines), median <= REGRET_MEDIAN and worst <= REGRET_WORST
 
 
-def report(result, driver, seconds):
+def page(result, driver, seconds):
     s, rows = result["summary"], result["passes"]
     every = [ratio(t) for r in rows for t in r["tiles"]]
     return (f"# The cost model on {result['gpu']}\n\n{datetime.date.today()}, driver of CUDA {driver}. Every tile that the model admits, but those "
@@ -105,6 +105,20 @@ def report(result, driver, seconds):
             f"- regret: median {s['regret_median']:.3f}, worst {s['regret_worst']:.3f}\n\n{table(rows)}\n")
 
 
+def selftest():
+    """Are the specs there, and does the planner have a tile for both passes of each?"""
+    missing = []
+    with tempfile.TemporaryDirectory() as folder:
+        paths = specs_write(pathlib.Path(folder), None)
+        for path in paths:
+            told, _ = command_json("explain", "--json", "--gpu", "H200", path)
+            planned = [p["pass"] for p in (told or {"plans": []})["plans"] if p["chosen"] >= 0]
+            if planned != ["forward", "backward"]:
+                missing.append(pathlib.Path(path).stem)
+    print("model: " + (f"no plan for both passes of {', '.join(missing)}" if missing else f"both passes of {len(paths)} specs are planned"))
+    return 4 if missing else 0
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--spec", action="append", help="only this one (may be repeated)")
@@ -113,7 +127,10 @@ def main():
     p.add_argument("--rows", metavar="FILE", help="what `fagen bench --sweep --json` or, with --regret, `fagen tune -o` wrote, instead of a run")
     p.add_argument("--write", nargs="?", const=str(HERE / "results" / "model.md"), metavar="FILE",
                    help="write the figures (default: bench/results/model.md)")
+    p.add_argument("--selftest", action="store_true", help="plan the specs instead of timing them; needs no GPU")
     o = p.parse_args()
+    if o.selftest:
+        return selftest()
     began = time.monotonic()
     try:
         if o.rows:
@@ -133,7 +150,7 @@ def main():
     if not result or "summary" not in result:
         return status or 3
     version = machine["driver"]["version"]
-    text = report(result, f"{version // 1000}.{version % 1000 // 10}", time.monotonic() - began)
+    text = page(result, f"{version // 1000}.{version % 1000 // 10}", time.monotonic() - began)
     print(text)
     if o.write:
         path = pathlib.Path(o.write)
