@@ -178,13 +178,13 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
+	const int notes = 2 * c->stages;
 	if (spec->keep_256 < DROPOUT_LEVELS) /* words and a barrier for each note */
-		smem_term_add(c, "dropout", 2 * c->stages * ((c->tile_n + 63) / 64 * 2 * c->tile_m * 4 + 8));
-	const int barriers = 8 * (4 * c->stages + 2 * 2 * c->stages + 2 * warpgroups + 3 * 2);
-	const int notes = 2 * c->stages * note_bytes(program, c, 1), items = 3 * (c->splits > 1 ? 28 : 16) + 3 * 4;
-	const int walk = barriers + notes + items + walk_bytes(spec, program, c->walk_warps);
+		smem_term_add(c, "dropout", notes * ((c->tile_n + 63) / 64 * 2 * c->tile_m * 4 + 8));
+	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * (c->splits > 1 ? 28 : 16) + 3 * 4;
+	const int walk = barriers + notes * note_bytes(program, c, 1) + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
-	smem_inputs_add(c, program, spec, 2, 2, 2 * c->stages, c->stages);
+	smem_inputs_add(c, program, spec, 2, 2, notes, c->stages);
 	/* For each warpgroup rows of O and their padding, two barriers and an item, where warps are free to store them; or for each warp 16 rows of a
 	 * panel. */
 	const bool warps_free = c->heads == 1 && program->access_count == 0 && spec->keep_256 == DROPOUT_LEVELS;
