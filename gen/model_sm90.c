@@ -25,21 +25,22 @@ void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
 
 /* As section_placed of templates/sm90/section.h: the last section is one and what is left, and has tiles for two rounds of a large GPU. Of what
  * it shares, what L2 does not keep comes in again for each round of CTAs, as far as rounds meet: with the square of what they visit; but at most
- * once for each tile beside the first. Fitted to the counters of causal problems on an H200, d 64 and 128, 4k and 8k (bench/results/iocheck.md). */
+ * once for each tile beside the first. Where two sections meet both are under way, and what L2 does not keep of them comes in again too. Fitted to the counters of causal problems on an H200, d 64 and 128, 4k and 8k (bench/results/iocheck.md). */
 double section_again_bytes(const struct candidate *c, const struct device *device, enum pass pass, double heads, double head_bytes,
                            double tiles)
 {
 	static const double section_bytes[PASS_COUNT] = {[PASS_FORWARD] = 24 << 20, [PASS_BACKWARD] = 8 << 20};
 	static const double tiles_last = 2 * 132, kept = 0.45; /* of L2, whose halves both hold what all SMs read */
-	static const double again[PASS_COUNT] = {[PASS_FORWARD] = 2.85, [PASS_BACKWARD] = 5};
+	static const double again[PASS_COUNT] = {[PASS_FORWARD] = 1.7, [PASS_BACKWARD] = 5}, meeting[PASS_COUNT] = {[PASS_FORWARD] = 1.05};
 	const double section = fmin(fmax(floor(section_bytes[pass] / (head_bytes + 1)), 1), heads);
 	const double before = fmax(fmin(floor(heads / section) - 1, floor((heads - ceil(tiles_last / tiles)) / section)), 0);
 	const double last = heads - before * section;
-	const double over = last * head_bytes - kept * device->l2_mib * 1048576;
-	const double rounds = last * tiles / ((double)device->sms * c->ctas_sm);
-	if (over <= 0 || rounds <= 1)
-		return 0;
-	return fmin(again[pass] * c->visited * c->visited * rounds * over, (tiles - 1) * last * head_bytes);
+	const double here = kept * device->l2_mib * 1048576, over = last * head_bytes - here, over_two = 2 * section * head_bytes - here;
+	const double rounds = last * tiles / ((double)device->sms * c->ctas_sm), met = c->visited * c->visited;
+	double bytes = meeting[pass] * met * before * fmax(over_two, 0);
+	if (over > 0 && rounds > 1)
+		bytes += fmin(again[pass] * met * rounds * over, (tiles - 1) * last * head_bytes);
+	return bytes;
 }
 
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const struct program *program)

@@ -328,8 +328,11 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		main_us = c->cost_us[COST_L2];
 		c->bound_by = COST_L2;
 	}
-	if (c->cost_us[COST_HBM] - side_us > main_us) {
-		main_us = c->cost_us[COST_HBM] - side_us;
+	const double scans = c->overlap == 0 && program->scan ? ceil((double)walk.inner_len / walk.inner_tile / (32 * c->walk_warps)) : 0;
+	const double ends_us = ceil(per_sm) * (c->item_clocks + scans * scan_clocks / together) / clock;
+	const double hidden_us = c->overlap > 0 ? ends_us : 0; /* who never stops loading loads under the ends of items too */
+	if (c->cost_us[COST_HBM] - side_us > main_us + hidden_us) {
+		main_us = c->cost_us[COST_HBM] - side_us - hidden_us;
 		c->bound_by = COST_HBM;
 	}
 	if (c->input_grads)
@@ -337,8 +340,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	int launches = recipe->kernel_count;
 	for (int i = 0; i < recipe->piece_count; i++)
 		launches += recipe->piece[i].zeroed;
-	const double scans = c->overlap == 0 && program->scan ? ceil((double)walk.inner_len / walk.inner_tile / (32 * c->walk_warps)) : 0;
-	c->time_us = main_us + side_us + ceil(per_sm) * (c->item_clocks + scans * scan_clocks / together) / clock + launches * device->launch_us;
+	c->time_us = main_us + side_us + ends_us + launches * device->launch_us;
 }
 
 /* The naive kernels visit every tile, keep the scores in memory and overlap nothing: three kernels forward, one after

@@ -217,21 +217,20 @@ template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Ro
 	return rise;
 }
 
-// This thread's words of a visit.
+// Dropout's words of a visit for this thread, read before its softmax begins: what waits in between keeps decisions from being taken beside exponentials.
 template <class Notes> DEVICE void words_read(unsigned (&word)[BLOCKS_64], Notes &notes, unsigned visit)
 {
-	mbarrier_wait(notes.words_full[visit % NOTES], visit / NOTES & 1);
+	if constexpr (DROPOUT) {
+		mbarrier_wait(notes.words_full[visit % NOTES], visit / NOTES & 1);
 #pragma unroll
-	for (int block = 0; block < BLOCKS_64; block++)
-		word[block] = notes.words[visit % NOTES][block][mov_tid_x() - GROUP_THREADS];
+		for (int block = 0; block < BLOCKS_64; block++)
+			word[block] = notes.words[visit % NOTES][block][mov_tid_x() - GROUP_THREADS];
+	}
 }
 
-// P of the visit that has this number, and whose note is at hand, as an operand: packed pairs, dropped ones cleared.
-DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], Smem &smem, const Attended &at, unsigned visit)
+// P of the visit whose note is at hand as an operand: packed pairs, dropped ones cleared.
+DEVICE void prob_pack(unsigned (&prob)[TILE_N / 4], const float (&s)[TILE_N / 2], const unsigned (&word)[BLOCKS_64], const Attended &at)
 {
-	unsigned word[BLOCKS_64];
-	if constexpr (DROPOUT)
-		words_read(word, smem.notes, visit);
 #pragma unroll
 	for (int i = 0; i < TILE_N / 4; i++)
 		prob[i] = cvt_rn_x2(s[2 * i], s[2 * i + 1], Element{});
@@ -309,6 +308,8 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		if constexpr (TAKE_TURNS)
 			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
 		at.note = smem.notes.of[next % NOTES];
+		unsigned word[BLOCKS_64];
+		words_read(word, smem.notes, next);
 		wgmma_wait_group<TOGETHER ? 1 : 0>(); // S
 		registers_pin(s);
 		scores_done(smem, at, next);
@@ -322,7 +323,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 			known_here(rows.sum[0] + rows.sum[1]);
 		if constexpr (TOGETHER)
 			values_done(acc, smem, at);
-		prob_pack(prob, s, smem, at, next);
+		prob_pack(prob, s, word, at);
 		if (running && __any_sync(~0u, rise)) {
 #pragma unroll
 			for (int j = 0; j < BLOCKS_V; j++)
@@ -558,6 +559,8 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	{
 		float factor[2];
 		at.note = smem.notes.of[at.visit % NOTES];
+		unsigned word[BLOCKS_64];
+		words_read(word, smem.notes, at.visit);
 		scores_done(smem, at, at.visit);
 		scores_change<false>(s, smem, staged, p, at, at.visit);
 		if constexpr (SPECULATE && SCORE_LIFT != 0) { // as later visits, with rows that have seen nothing
@@ -569,7 +572,7 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 		} else {
 			softmax<true, false>(s, rows, factor, true);
 		}
-		prob_pack(prob, s, smem, at, at.visit);
+		prob_pack(prob, s, word, at);
 	}
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_V / 2; i++)

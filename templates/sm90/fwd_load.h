@@ -60,9 +60,9 @@ DEVICE void query_load(Smem &smem, const fagen_abi_maps &maps, int group, int ro
 	mbarrier_arrive_expect_tx(smem.query_full[group], PANELS_QK * 64 * 128);
 #pragma unroll
 	for (int i = 0; i < PANELS_QK; i++)
-		cp_async_bulk_tensor_4d(cvta_shared(smem.query[i][64 * group]), maps.query, smem.query_full[group], 64 * i,
-		                        TILE_HEADS == 1 ? row + row_position(64 * group) : head,
-		                        TILE_HEADS == 1 ? head : row + row_position(64 * group), batch);
+		cp_async_bulk_tensor_4d<L2_EVICT_FIRST>(cvta_shared(smem.query[i][64 * group]), maps.query, smem.query_full[group], 64 * i,
+		                                        TILE_HEADS == 1 ? row + row_position(64 * group) : head,
+		                                        TILE_HEADS == 1 ? head : row + row_position(64 * group), batch);
 }
 
 // Rows of Q that are one panel wide are on their way to L2 an item ahead: nobody has read them, and from memory they come late. d 64 1.03;
@@ -101,7 +101,8 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 	__syncwarp(); // the next item's writer before its readers
 }
 
-// The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used.
+// The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used. L2 keeps K and V, which other CTAs want
+// too, at the cost of Q, which nobody does.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
 	const bool leader = elect_sync();
@@ -169,8 +170,8 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		const auto value_load = [&](unsigned n, int value_tile) {
 			if (leader) {
 				mbarrier_wait(smem.value_empty[n % STAGES], (n / STAGES & 1) ^ 1);
-				panels_load(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES],
-				            row_k + value_tile * TILE_N, h_kv, batch);
+				panels_load<L2_EVICT_LAST>(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES], row_k + value_tile * TILE_N,
+				                           h_kv, batch);
 			}
 		};
 		if (!more) {
@@ -191,8 +192,8 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				if constexpr (VISIT_INPUTS || DROPOUT)
 					mbarrier_arrive(smem.note_full[visit % NOTES]);
 				mbarrier_wait(smem.key_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
-				panels_load(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N, h_kv,
-				            batch);
+				panels_load<L2_EVICT_LAST>(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N,
+				                           h_kv, batch);
 			}
 			__syncwarp();
 			if (before < 0)

@@ -74,13 +74,17 @@ DEVICE bool barrier_red_or(int id, int threads, bool yes)
 
 // ---- copies ----
 
-// A box of a tensor map, global to shared; `barrier` receives its bytes. What lies outside the tensor arrives as zeros.
+// What L2 gives up first and last of all: policies, as createpolicy makes them for whole tensors.
+constexpr unsigned long long L2_EVICT_NORMAL = 0x1000000000000000, L2_EVICT_FIRST = 0x12F0000000000000, L2_EVICT_LAST = 0x14F0000000000000;
+
+// A box of a tensor map, global to shared; `barrier` receives its bytes. What lies outside the tensor arrives as zeros. KEEP: such a policy.
+template <unsigned long long KEEP = L2_EVICT_NORMAL>
 DEVICE void cp_async_bulk_tensor_4d(unsigned dst, const fagen_abi_map &map, unsigned long long &barrier, int column, int row, int head,
                                     int batch)
 {
-	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(
-	                     dst),
-	             "l"(&map), "r"(cvta_shared(&barrier)), "r"(column), "r"(row), "r"(head), "r"(batch)
+	asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+	             "[%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(dst),
+	             "l"(&map), "r"(cvta_shared(&barrier)), "r"(column), "r"(row), "r"(head), "r"(batch), "l"(KEEP)
 	             : "memory");
 }
 // The same box to L2 alone.
@@ -112,10 +116,13 @@ DEVICE void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, un
 	             "r"(bytes), "r"(barrier)
 	             : "memory");
 }
-// Adds float32 values in shared memory to those in global memory: `bytes`, a multiple of 16. Of this thread's group of copies.
+// Adds float32 values in shared memory to those in global memory, where others soon add to them again: `bytes`, a multiple of 16. Of this thread's
+// group of copies.
 DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes)
 {
-	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(dst), "r"(src), "r"(bytes) : "memory");
+	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(dst), "r"(src),
+	             "r"(bytes), "l"(L2_EVICT_LAST)
+	             : "memory");
 }
 DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Of this thread's groups the shared memory has been read; or all is done.

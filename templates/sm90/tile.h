@@ -53,14 +53,14 @@ DEVICE void accumulators_store(unsigned short *row, const float (&acc)[COLUMNS /
 
 // A tile of a tensor as panels of 64 columns, past the tensor's end zeros; `full` gets an arrival, the bytes, and as many `more` as
 // the caller has on the way.
-template <int PANELS, int ROWS>
+template <unsigned long long KEEP = L2_EVICT_NORMAL, int PANELS, int ROWS>
 DEVICE void panels_load(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi_map &map, unsigned long long &full, int row, int head,
                         int batch, unsigned more = 0)
 {
 	mbarrier_arrive_expect_tx(full, sizeof to + more);
 #pragma unroll
 	for (int i = 0; i < PANELS; i++)
-		cp_async_bulk_tensor_4d(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
+		cp_async_bulk_tensor_4d<KEEP>(cvta_shared(to[i]), map, full, 64 * i, row, head, batch);
 }
 
 // The same tile on its way to L2, for a panels_load that comes later.

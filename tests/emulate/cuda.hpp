@@ -217,7 +217,7 @@ WRAP void cp_async_bulk_tensor_4d_multicast(unsigned dst, const fagen_abi_map &m
 	const int at[4] = {column, row, head, batch};
 	HERE, emulate_box_load(dst, &map, emulate_address(&barrier), at, ctas);
 }
-WRAP void cp_async_bulk_tensor_4d(unsigned dst, const fagen_abi_map &map, unsigned long long &barrier, int column, int row, int head, int batch, AT)
+template <unsigned long long = 0> WRAP void cp_async_bulk_tensor_4d(unsigned dst, const fagen_abi_map &map, unsigned long long &barrier, int column, int row, int head, int batch, AT)
 {
 	cp_async_bulk_tensor_4d_multicast(dst, map, barrier, column, row, head, batch, 0, file, line);
 }
