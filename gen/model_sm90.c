@@ -37,7 +37,7 @@ double section_again_bytes(const struct candidate *c, const struct device *devic
 	const double last = heads - before * section;
 	const double here = kept * device->l2_mib * 1048576, over = last * head_bytes - here, over_two = 2 * section * head_bytes - here;
 	const double rounds = last * tiles / ((double)device->sms * c->ctas_sm), met = c->visited * c->visited;
-	double bytes = meeting[pass] * met * before * fmax(over_two, 0);
+	double bytes = before * fmin(meeting[pass] * met * fmax(over_two, 0), (tiles - 1) * section * head_bytes);
 	if (over > 0 && rounds > 1)
 		bytes += fmin(again[pass] * met * rounds * over, (tiles - 1) * last * head_bytes);
 	return bytes;
@@ -55,8 +55,7 @@ bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const stru
 	return false;
 }
 
-void native_backward_cost(struct candidate *c, const struct spec *spec, const struct program *program, const struct device *device,
-                          double moved, double dropout_ops)
+void native_backward_cost(struct candidate *c, const struct spec *spec, const struct program *program, const struct device *device, double moved)
 {
 	const int m = c->tile_m;
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
@@ -66,10 +65,13 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);
 	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
 	const double softmax_ops = 6.5, reduction_bytes_clk = 19; /* as the SM lets float32 sums go */
+	const double dropout_clocks = 0.086; /* of an SM a cell, beside which nothing runs: causal 4k on an H200, d 64 and 128 */
 	c->cost_us[COST_MMA] = flop / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
-	c->cost_us[COST_ALU] = cells * (softmax_ops + dropout_ops) * alu_beside / device->alu_clk;
+	c->cost_us[COST_ALU] = cells * softmax_ops * alu_beside / device->alu_clk;
 	c->cost_us[COST_SMEM] = (moved + statistics) / 128 + sums * 4.0 * m * columns_qk / reduction_bytes_clk * 0.25;
+	if (spec->keep_256 < DROPOUT_LEVELS)
+		c->visit_clocks += dropout_clocks * cells;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 	c->wait_clocks = staging_clocks(c, program, LOADERS);
 }

@@ -25,10 +25,8 @@ double section_again_bytes(const struct candidate *, const struct device *, enum
 
 /* For `legal` of the backward: of gradients of inputs there are those of the sink. */
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *, const struct program *);
-/* For `shape` of the backward: cost_us of a visited tile. `moved`: bytes of shared memory that operands, dS and what arrives read and write;
- * `dropout_ops`: operations for dropout of a cell, in the warps that have the scores. */
-void native_backward_cost(struct candidate *, const struct spec *, const struct program *, const struct device *, double moved,
-                          double dropout_ops);
+/* For `shape` of the backward: cost_us of a visited tile. `moved`: bytes of shared memory that operands, dS and what arrives read and write. */
+void native_backward_cost(struct candidate *, const struct spec *, const struct program *, const struct device *, double moved);
 /* For `recipe` of the backward: the grid of fagen_backward, and rows of K and V that one load brings. */
 void native_backward_recipe(struct recipe *, const struct spec *, const struct program *, const struct candidate *, enum recipe_grid,
                             int load_keys);

@@ -24,8 +24,7 @@ static struct room room_of(const struct tile_request *t, const struct spec *spec
 {
 	if (t->splits > 1 && spec->keep_256 < DROPOUT_LEVELS && !program->score_identity) /* 3 of 107 kernels of parts spilled where whole tiles did not */
 		return (struct room){176, 208};
-	const bool half = spec->keep_256 == DROPOUT_LEVELS / 2; /* whoever makes its words takes registers from those who compute */
-	const bool more = program->scan || program->run_count > 1 || half || residual_cost(program).alu > 4;
+	const bool more = program->scan || program->run_count > 1 || residual_cost(program).alu > 4;
 	if (spec->layout != LAYOUT_DENSE || !program->score_identity)
 		return (struct room){192, 224};
 	return more ? (struct room){192, 240} : (struct room){208, 256};
@@ -144,8 +143,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 		smem_term_add(c, "dQ", WARPGROUPS * PANEL * (panels_qk == 2 ? m : m / 2) * 4);
 	}
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
-	if (dropout) /* words and a barrier for each note */
-		smem_term_add(c, "dropout", 2 * c->stages * (WARPGROUPS * 2 * m * 4 + 8));
+	if (dropout)
+		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
 	const bool parts = c->splits > 1;
 	const int notes = 2 * c->stages, note = note_bytes(program, c, (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts), taken = parts ? 52 : 28;
 	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2);
@@ -163,8 +162,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	                               2 * m * (spec->head_dim_qk + spec->head_dim_v));
 	const double dscore = sums * (2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2);
 	const double arriving = (double)m * (row_qk + row_v);
-	const double dropout_ops = dropout ? 5 : 0; /* two masks, one product; the words are made in warps that would idle */
-	native_backward_cost(c, spec, program, device, operands + dscore + arriving, dropout_ops);
+	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
 	if (!spec->deterministic)
 		return;
 

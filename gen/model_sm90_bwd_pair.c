@@ -101,8 +101,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	const double dscore = 2.0 * cells * (1 + 2 + 1 + 2);
 	const double arriving = 2.0 * m * (row_qk + row_v);
 	/* Two Philox calls and eight LOP3 for 32 cells, two masks, one product. */
-	const double dropout_ops = spec->keep_256 < DROPOUT_LEVELS ? 9 : 0;
-	native_backward_cost(c, spec, program, device, operands + dscore + arriving, dropout_ops);
+	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
 }
 
 static void pair_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,

@@ -36,10 +36,9 @@ static const double wide_visit_key = 2, narrow_item_key = 30;
  * has tensor products, exponentials and sums to issue too: softcap beside none, d 128, on an H200. */
 static const double short_operations = 5, short_clocks = 0.85;
 
-/* Dropout. Operations of a cell: its part of a word, 20 wide products and 36 others for 32 cells, is made beside the softmax in warps that
- * would idle. Selecting by it is not hidden: 93 instructions of a thread and 64 cells, where 300 cost 0.053 to 0.065 clocks of an SM a cell
- * on an H200, d 128 and 64. */
-static const double dropout_operations = 5, dropout_clocks = 0.018;
+/* Dropout, clocks of an SM a cell: its part of a word, 24 wide products for 32 cells, and the selection. It costs the same whoever makes the words,
+ * and whatever else is under way. Causal 4k on an H200, d 64 and 128, five tiles: 0.060 to 0.075. */
+static const double dropout_clocks = 0.068;
 
 static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
 
@@ -47,7 +46,7 @@ static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
  * of rows, and whoever classifies tiles or stages inputs takes registers from those who compute. */
 static bool long_load(const struct spec *spec, const struct program *program)
 {
-	return program->scan || program->run_count > 1 || program->access_count > 0 || spec->keep_256 < DROPOUT_LEVELS;
+	return program->scan || program->run_count > 1 || program->access_count > 0;
 }
 static int accumulators(int tile_n, const struct spec *spec) { return tile_n / 2 + tile_n / 4 + spec->head_dim_v / 2; }
 static int accumulators_most(int warpgroups, const struct spec *spec, const struct program *program)
@@ -126,10 +125,6 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "%d warps; m %d wants %d", t->warps, t->m, GROUP_WARPS * (groups(t) + 1));
 		return false;
 	}
-	if (groups(t) == 3 && spec->keep_256 < DROPOUT_LEVELS) {
-		snprintf(reason, REASON_MAX, "m %d; with dropout want 128: three warpgroups leave no registers to those who make its words", t->m);
-		return false;
-	}
 	if (!forward_keys_fit(reason, t, spec))
 		return false;
 	if (t->stages < 2 || t->stages > 4) {
@@ -179,15 +174,13 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	const int notes = 2 * c->stages;
-	if (spec->keep_256 < DROPOUT_LEVELS) /* words and a barrier for each note */
-		smem_term_add(c, "dropout", notes * ((c->tile_n + 63) / 64 * 2 * c->tile_m * 4 + 8));
 	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * (c->splits > 1 ? 28 : 16) + 3 * 4;
 	const int walk = barriers + notes * note_bytes(program, c, 1) + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, notes, c->stages);
 	/* For each warpgroup rows of O and their padding, two barriers and an item, where warps are free to store them; or for each warp 16 rows of a
 	 * panel. */
-	const bool warps_free = c->heads == 1 && program->access_count == 0 && spec->keep_256 == DROPOUT_LEVELS;
+	const bool warps_free = c->heads == 1 && program->access_count == 0;
 	const int whole = warpgroups * (GROUP_ROWS * ((spec->head_dim_v / 8 + 1) | 1) * 16 + 2 * 8 + 16), out = c->tile_m * 2 * PANEL;
 	c->out_whole = warps_free && c->splits == 1 && c->ctas_wanted == 1 && c->smem_bytes + whole <= target->smem_block;
 	c->out_staged = !c->out_whole && c->splits == 1 && c->smem_bytes + out <= target->smem_block;
@@ -214,15 +207,14 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;
 	const double dim = (spec->head_dim_qk + 15) / 16 * 16 + spec->head_dim_v;
-	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 	const double softmax_ops = c->speculate ? 2.5 : 4; /* scale, sum, half a conversion; and a maximum, now and then a product */
 	const double smem_bytes =
 		2.0 * (c->tile_m * (double)row_qk / 2 + warpgroups * (double)c->tile_n * dim); /* operands; arriving K and V */
 	c->cost_us[COST_MMA] = 2 * cells * dim / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
-	c->cost_us[COST_ALU] = cells * (softmax_ops + (dropout ? dropout_operations : 0)) * alu_beside / device->alu_clk;
+	c->cost_us[COST_ALU] = cells * softmax_ops * alu_beside / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
-	if (dropout)
+	if (spec->keep_256 < DROPOUT_LEVELS)
 		c->visit_clocks += dropout_clocks * cells;
 	if (c->speculate && program_short_logit(spec, program) > 0)
 		c->visit_clocks += short_operations * short_clocks * cells / 128;

@@ -314,7 +314,7 @@ START_TEST(two_ctas_share_an_sm)
 		{"{head_dim: 16, mask: causal}", 128, false},
 		{"{head_dim: 64, mask: causal, layout: padded}", 64, false},
 		{"{head_dim: 64, mask: causal, score: {softcap: {cap: 20}}}", 64, false},
-		{"{head_dim: 64, mask: causal, dropout: 0.1}", 64, false},
+		{"{head_dim: 64, mask: causal, dropout: 0.1}", 64, true},
 		{"{head_dim: 64, mask: document}", 64, false},
 		{"{head_dim: 64, mask: causal, sink: true}", 64, false},
 		{"{head_dim: 72, mask: causal}", 64, false},
@@ -352,7 +352,7 @@ START_TEST(rows_wait_in_shared_memory)
 		{"{head_dim: 128}", {128, 176, 12, 2, 0, 0}, 2 * 64 * 128}, /* no room */
 		{"{head_dim: 128, score: bias}", {128, 64, 12, 2, 0, 0}, 2 * 64 * 128},
 		{"{head_dim: 128, mask: causal, sink: true}", {128, 96, 12, 2, 0, 0}, 2 * 64 * 128},
-		{"{head_dim: 128, dropout: 0.1}", {128, 64, 12, 2, 0, 0}, 2 * 64 * 128},
+		{"{head_dim: 128, dropout: 0.1}", {128, 64, 12, 2, 0, 0}, 2 * (64 * 17 * 16 + 32)},
 		{"{head_dim: 128, kv_group: 4}", {128, 96, 12, 2, 1, 4}, 2 * 64 * 128},
 		{"{head_dim: 64, mask: causal}", {128, 64, 12, 3, 0, 0}, 2 * 64 * 128}, /* of each of two CTAs */
 		{"{head_dim: 128}", {128, 96, 12, 2, 4, 1}, 0},

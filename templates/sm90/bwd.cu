@@ -1,6 +1,6 @@
 // Backward for sm_90a (FlashAttention-3, Shah et al. 2024): persistent CTAs take tiles of 128 keys of one key/value head, and the query
 // tiles that see them stream past, one query head of the group after the other. Warpgroup 0 loads: its first warp walks and issues
-// bulk copies, the others stage inputs and make dropout's words. The other two own 64 keys each, whose dK and dV stay in their
+// bulk copies, the others stage inputs. The other two own 64 keys each, whose dK and dV stay in their
 // registers. Products of a visit:
 //   S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q, dQ^T += K^T dS^T,   dS = P (dP - delta).
 // Transposed, P and dS are operands from the registers that they were made in. dV starts as soon as P is there and runs under dS. dQ alone
@@ -21,23 +21,18 @@
 constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
 constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
-constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0; // that prepare visits: the other warps of warpgroup 0
+constexpr int HELPER_THREADS = INPUTS ? 96 : 0; // that prepare visits: the other warps of warpgroup 0
 // Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch, or who asks for more
 // waits forever.
-// Of words that are one bit of a call each ptxas makes several at once.
-constexpr bool MORE_LOAD = LONG_LOAD || KEEP_256 == 128;
-constexpr int LOAD_REGISTERS = MORE_LOAD ? 40 : 24, COMPUTE_REGISTERS = MORE_LOAD ? 232 : 240;
+constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
 static_assert(PANELS_QK <= 2 && PANELS_V <= 2, "gen/model_sm90_bwd.c refuses them");
 
-// Dropout of each warpgroup's 64 keys, of the visits that have notes, as kept_make lays it.
-template <bool> struct Words {
-	unsigned kept[NOTES][WARPGROUPS][2 * TILE_M];
-	unsigned long long kept_full[NOTES]; // each warp of helpers before readers; free with the note, when Q of the visit is
-};
+// Dropout of each warpgroup's 64 keys, of a visit and of the one before, as kept_make lays it.
+template <bool> struct Words { unsigned kept[2][WARPGROUPS][2 * TILE_M]; };
 template <> struct Words<false> {};
 struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 
@@ -326,25 +321,10 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	__syncwarp();
 }
 
-// Dropout's words of a visit. The visit that had their place is over: its Q was free before this note was written. What can be read or
-// computed anew is: registers are few.
-template <class Rows> DEVICE void visit_words_make(Rows &rows, const Smem &smem, const fagen_abi &p, unsigned visit)
-{
-	const ItemNote &note = smem.note[visit % NOTES];
-	const DropoutKey key = dropout_key(p, note.own.b, note.head);
-	kept_make<HELPER_THREADS, WARPGROUPS>(rows.kept[visit % NOTES][0], key, note.tile * TILE_M, note.own.k0);
-	__syncwarp(); // the warp's words, and what it reads of the note, before its arrival
-	if (mov_tid_x() % 32 == 0)
-		mbarrier_arrive(rows.kept_full[visit % NOTES]);
-}
-// The other warps: inputs, and dropout's words.
+// The other warps: inputs.
 DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
-	const auto more = [&](unsigned visit) {
-		if constexpr (DROPOUT)
-			visit_words_make(smem.rows, smem, p, visit);
-	};
-	visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; }, more);
+	visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; });
 }
 
 // ---- computing: a warpgroup and its 64 keys ----
@@ -418,16 +398,8 @@ DEVICE void scores_hide(float (&s)[TILE_M / 2], const fagen_abi &p, const Inputs
 		}
 }
 
-DEVICE const unsigned *words_of(const Words<true> &words, unsigned visit, int group) { return words.kept[visit % NOTES][group]; }
-DEVICE const unsigned *words_of(const Words<false> &, unsigned, int) { return 0; }
-DEVICE void words_wait(Words<true> &words, unsigned visit) { mbarrier_wait(words.kept_full[visit % NOTES], visit / NOTES & 1); }
-DEVICE void words_wait(Words<false> &, unsigned) {}
-DEVICE void words_init(Words<true> &words)
-{
-	for (int i = 0; i < NOTES; i++)
-		mbarrier_init(words.kept_full[i], HELPER_THREADS / 32);
-}
-DEVICE void words_init(Words<false> &) {}
+DEVICE unsigned *words_of(Words<true> &words, unsigned visit, int group) { return words.kept[visit % 2][group]; }
+DEVICE unsigned *words_of(Words<false> &, unsigned, int) { return 0; }
 
 // Where a lane's decisions are: in which words, and how far these turn left for kept_pair.
 struct WordsLane {
@@ -551,7 +523,11 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
-	words_wait(smem.rows, visit); // while products are under way
+	if constexpr (DROPOUT) {
+		kept_make(words_of(smem.rows, visit, group), dropout_key(p, note.own.b, note.head), note.tile * TILE_M,
+		          note.own.k0 + 64 * group);
+		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of the words before their readers, and those of the visit before before the next writers
+	}
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
@@ -715,7 +691,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.note_full[i], 1);
 			mbarrier_init(smem.inputs_full[i], INPUTS ? HELPER_THREADS : 1);
 		}
-		words_init(smem.rows);
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.dscore_full[i], 4 * WARPGROUPS);
 			mbarrier_init(smem.dscore_empty[i], WARPGROUPS);

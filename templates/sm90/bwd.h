@@ -39,10 +39,10 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
 	}
 }
 
-// The last COUNT threads of warpgroup 0 prepare visits: `more(visit)`, which needs no buffer to be free, then inputs. Those of rows are free with
+// The last COUNT threads of warpgroup 0 load inputs of visits. Those of rows are free with
 // the note, those of cells with Q; the head's and the keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
-template <int COUNT, class Smem, class Buffers, class KeysOf, class More>
-DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, KeysOf keys_of, More more)
+template <int COUNT, class Smem, class Buffers, class KeysOf>
+DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, KeysOf keys_of)
 {
 	const int thread = mov_tid_x() - (GROUP_THREADS - COUNT);
 	int turn_before = -1;
@@ -53,7 +53,6 @@ DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p
 		const int tile = smem.note[visit % NOTES].tile, head = smem.note[visit % NOTES].head, turn = smem.note[visit % NOTES].turn;
 		if (tile < 0)
 			return;
-		more(visit);
 		if constexpr (INPUTS) {
 			const Keys own = keys_of(smem.note[visit % NOTES]);
 			if constexpr (ROW_INPUTS)
@@ -88,15 +87,13 @@ template <class Smem> DEVICE bool visit_wait(Smem &smem, unsigned visit)
 // thread index is computed anew where it is used: registers are full.
 DEVICE int lane_row() { return mov_tid_x() % 4 * 2; } // 2t
 
-// Dropout of BLOCKS blocks of 64 keys, from k on: [block][16-row block][t][(key >> 1) & 3][row of the pair]. A word decides for 32 cells, of which a
-// thread of S^T has 4: its warpgroup shares them. The last COUNT threads of a warpgroup make them.
-template <int COUNT, int BLOCKS> DEVICE void kept_make(unsigned *kept, DropoutKey key, int q0, int k)
+// Dropout of 64 keys, from k on: [16-row block][t][(key >> 1) & 3][row of the pair]. A word decides for 32 cells, of which a
+// thread of S^T has 4: its warpgroup makes and shares them, while products are under way.
+DEVICE void kept_make(unsigned *kept, DropoutKey key, int q0, int k)
 {
-#pragma unroll 1
-	for (int i = mov_tid_x() % GROUP_THREADS - (GROUP_THREADS - COUNT); i < BLOCKS * 2 * TILE_M; i += COUNT) {
-		const int block = i / (2 * TILE_M), at = i % (2 * TILE_M);
-		kept[i] = dropout_bits(key, q0 + at / 32 * 16 + at / 8 % 4 * 2 + at % 2, k + 64 * block + at / 2 % 4 * 2);
-	}
+#pragma unroll
+	for (int i = mov_tid_x() % GROUP_THREADS; i < 2 * TILE_M; i += GROUP_THREADS)
+		kept[i] = dropout_bits(key, q0 + i / 32 * 16 + i / 8 % 4 * 2 + i % 2, k + i / 2 % 4 * 2);
 }
 
 // dS^T becomes dS: a panel of this warpgroup's 64 keys.

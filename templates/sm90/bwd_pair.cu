@@ -314,8 +314,8 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 	if (visit > 0) // dQ of the visit before shall run under the exponentials of this one
 		barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 	if constexpr (DROPOUT) { // readers of the words of the visit before are past its last barrier
-		kept_make<GROUP_THREADS, 1>(words_of(smem.rows), dropout_key(p, smem.own.b, note.head), note.tile * TILE_M,
-		                         smem.own.k0 + KEYS * (int)cluster_ctarank());
+		kept_make(words_of(smem.rows), dropout_key(p, smem.own.b, note.head), note.tile * TILE_M,
+		          smem.own.k0 + KEYS * (int)cluster_ctarank());
 		barrier_sync(BARRIER_GROUP, GROUP_THREADS); // writers of the words before their readers
 	}
 	wgmma_wait_group<1>(); // S
@@ -564,7 +564,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 			if (elect_sync())
 				douts_load(smem, p, maps, own);
 		} else if (INPUTS) {
-			visits_prepare<INPUT_THREADS>(smem, staged, p, [&](const Note &) { return own; }, [](unsigned) {});
+			visits_prepare<INPUT_THREADS>(smem, staged, p, [&](const Note &) { return own; });
 		}
 	} else if (group == 1) {
 		setmaxnreg_inc<VALUE_REGISTERS>();

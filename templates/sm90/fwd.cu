@@ -217,14 +217,17 @@ template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Ro
 	return rise;
 }
 
-// Dropout's words of a visit for this thread, read before its softmax begins: what waits in between keeps decisions from being taken beside exponentials.
-template <class Notes> DEVICE void words_read(unsigned (&word)[BLOCKS_64], Notes &notes, unsigned visit)
+// Dropout's words of the visit whose note is at hand, for the rows and keys of this thread's S. Products are under way meanwhile: nobody else could make
+// them for nothing.
+DEVICE void words_make(unsigned (&word)[BLOCKS_64], const fagen_abi &p, const Item &item, int tile)
 {
 	if constexpr (DROPOUT) {
-		mbarrier_wait(notes.words_full[visit % NOTES], visit / NOTES & 1);
+		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+		const DropoutKey key = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
 #pragma unroll
 		for (int block = 0; block < BLOCKS_64; block++)
-			word[block] = notes.words[visit % NOTES][block][mov_tid_x() - GROUP_THREADS];
+			word[block] = dropout_bits(key, item.q0 + lane_row(), tile * TILE_N + 64 * block + lane_col());
 	}
 }
 
@@ -307,9 +310,9 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 		}
 		if constexpr (TAKE_TURNS)
 			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
-		at.note = smem.notes.of[next % NOTES];
+		at.note = smem.note[next % NOTES];
 		unsigned word[BLOCKS_64];
-		words_read(word, smem.notes, next);
+		words_make(word, p, smem.item[at.seat], at.note.tile);
 		wgmma_wait_group<TOGETHER ? 1 : 0>(); // S
 		registers_pin(s);
 		scores_done(smem, at, next);
@@ -558,9 +561,9 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	Rows rows;
 	{
 		float factor[2];
-		at.note = smem.notes.of[at.visit % NOTES];
+		at.note = smem.note[at.visit % NOTES];
 		unsigned word[BLOCKS_64];
-		words_read(word, smem.notes, at.visit);
+		words_make(word, p, smem.item[at.seat], at.note.tile);
 		scores_done(smem, at, at.visit);
 		scores_change<false>(s, smem, staged, p, at, at.visit);
 		if constexpr (SPECULATE && SCORE_LIFT != 0) { // as later visits, with rows that have seen nothing
@@ -651,12 +654,6 @@ DEVICE void items_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		barrier_sync(BARRIER_TURN, 2 * GROUP_THREADS); // the arrival that group 0 has not used
 }
 
-template <class Notes> DEVICE void words_init(Notes &notes)
-{
-	for (int i = 0; i < NOTES; i++)
-		mbarrier_init(notes.words_full[i], HELPER_THREADS / 32);
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 	fagen_forward(const __grid_constant__ fagen_abi p, const __grid_constant__ fagen_abi_maps maps)
 {
@@ -674,8 +671,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 			mbarrier_init(smem.note_full[i], 1);
 			mbarrier_init(smem.inputs_full[i], VISIT_INPUTS ? HELPER_THREADS : 1);
 		}
-		if constexpr (DROPOUT)
-			words_init(smem.notes);
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.item_full[i], 1);
 			mbarrier_init(smem.item_inputs_full[i], ITEM_INPUTS ? HELPER_THREADS : 1);

@@ -1,6 +1,6 @@
 // Forward for sm_90a (FlashAttention-3, Shah et al. 2024, section 3, and beyond it): persistent CTAs take query tiles, of a section of
 // heads the last first, which under a lower-triangular mask are the longest. Warpgroup 0 loads: its first warp walks the key tiles and
-// issues bulk copies, the others stage inputs and make dropout's words, or store O. Every further warpgroup owns 64 query rows: S = Q K^T and
+// issues bulk copies, the others stage inputs, or store O. Every further warpgroup owns 64 query rows: S = Q K^T and
 // O += P V are wgmma, P is an operand from the registers it was made in.
 // O's product of a visit runs under the softmax of the next inside a warpgroup, warpgroups take turns at the tensor core, and the first S
 // of an item runs under the end of the item before.
@@ -35,9 +35,9 @@ constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPU
 constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
 // Threads that prepare items and visits for those who compute: the other warps of warpgroup 0.
-constexpr int HELPER_THREADS = INPUTS || DROPOUT ? 96 : 0;
+constexpr int HELPER_THREADS = INPUTS ? 96 : 0;
 // Registers of a thread that loads and of one that computes: of an SM's 65,536. Classifying tiles and staging inputs take many.
-constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS || DROPOUT;
+constexpr bool LONG_LOAD = SCAN || RUNS > 1 || INPUTS;
 constexpr int LOAD_REGISTERS = CTAS_SM == 2 ? 32 : WARPGROUPS == 3 ? (LONG_LOAD ? 56 : 32) : LONG_LOAD ? 56 : 40;
 constexpr int COMPUTE_REGISTERS = CTAS_SM == 2 ? 104 : WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
@@ -48,7 +48,6 @@ static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out amon
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_M % 64 == 0 && TILE_N % 16 == 0 && TILE_N <= 256 && STAGES >= 2, "tiles are made of wgmma m64nNk16");
 static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
-static_assert(!DROPOUT || WARPGROUPS == 2, "making words several at a time takes registers");
 static_assert(TILE_HEADS == 1 || (!SCAN && !DROPOUT), "classes and words are of one head");
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
@@ -58,13 +57,6 @@ template <bool> struct ItemOf { int kind, b, h, q0, part, first, last; };
 template <> struct ItemOf<false> { int kind, b, h, q0; };
 using Item = ItemOf<(SPLITS > 1)>;
 struct Note : Visit { int last; }; // 1: the item's last visit
-// Dropout's words of the visits that have notes: each thread that computes has one for each of its row pairs and blocks of 64 keys.
-template <bool> struct Words {
-	unsigned words[NOTES][BLOCKS_64][2 * TILE_M];
-	unsigned long long words_full[NOTES]; // each warp of helpers before readers; free with the note, when O of the visit is there
-};
-template <> struct Words<false> {};
-struct Notes : Words<DROPOUT> { Note of[NOTES]; };
 
 struct alignas(16) Smem {
 	unsigned short query[PANELS_QK][TILE_M][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
@@ -78,7 +70,7 @@ struct alignas(16) Smem {
 	unsigned long long item_inputs_full[2]; // of an item, by its seat
 	unsigned long long query_full[WARPGROUPS], query_empty[WARPGROUPS]; // a warpgroup's rows of Q, and the item
 	unsigned long long item_done[2]; // each warp has left the item of this seat, and the verdict on a speculative one is there
-	Notes notes;
+	Note note[NOTES];
 	Item item[2], next; // next, round: of the loading warp
 	unsigned round;
 	int failed[2]; // 1: the item of this seat must be done again

@@ -184,12 +184,12 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		while (more) {
 			int next_tile = -1, next_class = TILE_EMPTY;
 			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, next_tile, next_class);
-			Note &note = smem.notes.of[visit % NOTES];
+			Note &note = smem.note[visit % NOTES];
 			visit_note<true>(note, p, b, h, item.q0, tile, class_);
 			__syncwarp(); // the note's writers before the leader's arrivals
 			if (leader) {
 				note.last = !more;
-				if constexpr (VISIT_INPUTS || DROPOUT)
+				if constexpr (VISIT_INPUTS)
 					mbarrier_arrive(smem.note_full[visit % NOTES]);
 				mbarrier_wait(smem.key_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
 				panels_load<L2_EVICT_LAST>(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N,
@@ -208,32 +208,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	}
 }
 
-// Dropout's words of a visit of this item. The visit that had their place is over: its O was there before this note was written. A
-// thread has one key of a block and every third row group, so that what Philox makes of the key alone is computed once for them. What
-// can be read or computed anew is: registers are few.
-template <class Notes> DEVICE void words_make(Notes &notes, const fagen_abi &p, const Item &item, unsigned visit)
-{
-	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-	const DropoutKey key = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
-#pragma unroll 1
-	for (int block = 0; block < BLOCKS_64; block++) {
-		const unsigned thread = mov_tid_x() - 32;
-		const int q = item.q0 + thread % 32 / 4, k = notes.of[visit % NOTES].tile * TILE_N + 64 * block + thread % 4 * 2;
-#pragma unroll
-		for (unsigned i = thread; i < 2 * TILE_M; i += HELPER_THREADS)
-			notes.words[visit % NOTES][block][i] = dropout_bits(key, q + i / 32 * 16, k);
-	}
-}
-// Behind all that this warp reads of the visit's note.
-template <class Notes> DEVICE void words_arrive(Notes &notes, unsigned visit)
-{
-	__syncwarp(); // the warp's words before its arrival
-	if (mov_tid_x() % 32 == 0)
-		mbarrier_arrive(notes.words_full[visit % NOTES]);
-}
-
-// The other warps: inputs of items and visits, and dropout's words.
+// The other warps: inputs of items and visits.
 DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int thread = mov_tid_x() - 32;
@@ -254,28 +229,21 @@ DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &
 			mbarrier_arrive(smem.item_inputs_full[seat]);
 		if (item.kind == ITEM_END)
 			return;
-		if constexpr (VISIT_INPUTS || DROPOUT) {
+		if constexpr (VISIT_INPUTS) {
 			bool last = item.kind <= ITEM_EMPTY;
 			while (!last) {
 				mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
-				if constexpr (DROPOUT) // before buffers of inputs are free
-					words_make(smem.notes, p, smem.item[seat], visit);
-				const int k0 = smem.notes.of[visit % NOTES].tile * TILE_N;
-				last = smem.notes.of[visit % NOTES].last;
-				if constexpr (DROPOUT)
-					words_arrive(smem.notes, visit);
-				if constexpr (VISIT_INPUTS) {
-					if constexpr (COL_INPUTS)
-						cols_load(staged.cols(visit % NOTES), &p, item.b, item.h, k0, thread, HELPER_THREADS);
-					if constexpr (CELL_INPUTS) {
-						mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
-						cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread,
-						           HELPER_THREADS);
-					}
-					cp_async_commit();
-					cp_async_wait<0>();
-					mbarrier_arrive(smem.inputs_full[visit % NOTES]);
+				const int k0 = smem.note[visit % NOTES].tile * TILE_N;
+				last = smem.note[visit % NOTES].last;
+				if constexpr (COL_INPUTS)
+					cols_load(staged.cols(visit % NOTES), &p, item.b, item.h, k0, thread, HELPER_THREADS);
+				if constexpr (CELL_INPUTS) {
+					mbarrier_wait(smem.value_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
+					cells_load(staged.cells(visit % STAGES), &p, item.b, item.h, item.q0, k0, thread, HELPER_THREADS);
 				}
+				cp_async_commit();
+				cp_async_wait<0>();
+				mbarrier_arrive(smem.inputs_full[visit % NOTES]);
 				visit++;
 			}
 		}
