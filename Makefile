@@ -124,7 +124,7 @@ $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1: tests/fake_cuda.c
 	$(CC) $(CFLAGS) $(if $(findstring old,$@),-DFAKE_OLD) -fvisibility=default $(LDFLAGS) -shared -Wl,-soname,libcuda.so.1 -o $@ $< -lpthread
 $(B)/tests/t_runtime $(B)/tests/t_launch $(B)/tests/t_merge: | $(B)/tests/fake/libcuda.so.1 $(B)/tests/fake_old/libcuda.so.1
 $(B)/tests/t_runtime: | $(B)/libfagen.so $(B)/examples/embed
-$(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=pthread_mutex_lock
+$(B)/tests/t_launch: private LDFLAGS += -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=aligned_alloc,--wrap=pthread_mutex_lock
 $(B)/tests/t_runtime.o: CFLAGS += $(addprefix -isystem ,$(wildcard $(or $(CUDA_HOME),/usr/local/cuda)/include))
 
 # t_calibrate, t_bench, t_tune: parts of the command are linked in.

@@ -204,6 +204,7 @@ int inputs_fill(struct fagen_abi *abi, const struct fagen_kernel *k, enum pass p
 			n.size[d] = dim_size(n.input, d, signature, a);
 			n.empty = n.empty || n.size[d] == 0;
 		}
+		abi->input[i] = (struct fagen_abi_input){0};
 		if (input_fill(&abi->input[i], &n, pass, f))
 			return -1;
 		if (n.empty)

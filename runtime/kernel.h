@@ -24,6 +24,7 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
 	struct recipe recipe;
 	struct kept_maps *kept;    /* tensor maps of earlier launches; may be NULL */
+	struct kept_launches *launches; /* what earlier launches filled in; may be NULL */
 	struct key_builder *key;   /* of its cubin up to the source, which is hashed once; NULL when used or not made here */
 	int registers, spill_bytes, smem_bytes;
 	int tile_m, tile_n;
@@ -34,7 +35,7 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 enum { KERNEL_PROBLEMS_MAX = 16 };
 
 /* Immutable from the moment it is found in the registry with `ready`, but for `problem` and `verdict`, which the runtime's
- * mutex guards. */
+ * mutex guards, and for what passes keep of launches, which launches share without a lock. */
 struct fagen_kernel {
 	struct fagen_kernel *next;
 	bool ready;                /* false: some thread is still making it */
@@ -100,16 +101,21 @@ struct fagen_runtime {
 /* The spec's inputs as the launch names them, checked: inputs.c. */
 int inputs_fill(struct fagen_abi *, const struct fagen_kernel *, enum pass, const fagen_args *, struct fault *);
 
-/* The tensor maps of a recipe over the operands of a launch: tensor_map.c. maps_fill calls no driver and finds all that fagen
- * can say of them; maps_encode wants a current context. Maps of other operands are left as they are. */
+/* The tensor maps of a recipe over the operands of a launch: tensor_map.c. Sets of maps are bits by their number in the recipe. */
 enum { MAPPED_RANK = 4 };
 struct mapped { /* all that a map depends on beside its recipe; without rows, heads or batch it has none */
 	uint64_t address, size[MAPPED_RANK], stride[MAPPED_RANK - 1]; /* columns, rows, heads, batch; bytes of rows, heads, batch */
 };
+/* Finds all that fagen can say of them. */
 int maps_fill(struct mapped[RECIPE_MAPS_MAX], const struct recipe *, const struct fagen_abi *, const struct recipe_shape *,
               const struct fagen_kernel *, struct fault *);
-int maps_encode(struct fagen_abi_maps *, const struct mapped[RECIPE_MAPS_MAX], const struct kernel_pass *, const struct fagen_kernel *,
-                struct fault *);
+/* For operands that differ from those of maps_fill in nothing but their addresses: which have others now? */
+unsigned maps_move(struct mapped[RECIPE_MAPS_MAX], const struct recipe *, const struct fagen_abi *);
+/* Takes the wanted maps that were kept. Which are lacking? Those of operands without elements are not, and stay as they are. */
+unsigned maps_take(struct fagen_abi_maps *, const struct mapped[RECIPE_MAPS_MAX], unsigned wanted, const struct kernel_pass *);
+/* Has the driver make those that are lacking, for which it wants a current context, and keeps them. */
+int maps_encode(struct fagen_abi_maps *, const struct mapped[RECIPE_MAPS_MAX], unsigned lacking, const struct kernel_pass *,
+                const struct fagen_kernel *, struct fault *);
 /* Where maps_encode keeps the maps of a pass for the next launches; free() takes it. NULL: there is nothing to keep, or no memory,
  * and every launch encodes. */
 struct kept_maps *maps_keep(const struct recipe *);
@@ -157,6 +163,10 @@ int kernel_compile(struct fagen_kernel *, const void *sources, struct fault *);
 
 /* Is a batch, a number of heads or a length from 0 to LENGTH_MAX? The fault names it. */
 int count_check(const char *name, int64_t value, struct fault *);
+
+/* Where a pass keeps what its launches fill in, for the next of the same shapes and strides; free() takes it. NULL: no memory, and
+ * every launch is checked and filled in anew. */
+struct kept_launches *launches_keep(void);
 
 /* The context that calls on this stream need, pushed if it is not there. A stream object brings its own context to a
  * launch, but not to a memset or the encoding of a tensor map, which want it `current`; a stream name (NULL, legacy,

@@ -1,18 +1,32 @@
 #include "runtime/kernel.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+struct kernel_launch { /* of one kernel; grid 0: none */
+	cu_function function;
+	unsigned int grid, threads, smem;
+};
+struct clearing { /* of a workspace piece */
+	size_t field; /* offset in struct fagen_abi of its address */
+	size_t bytes;
+};
 struct launch {
 	const struct fagen_kernel *kernel;
 	const struct kernel_pass *pass;
-	const fagen_args *args;
+	const fagen_args *args;            /* the caller's: nothing when the call is over */
 	struct recipe_shape shape;
-	struct fagen_abi abi;
-	struct fagen_abi_maps maps;
-	int64_t grid[RECIPE_KERNELS_MAX];  /* of each kernel */
 	int64_t piece[RECIPE_PIECES_MAX];  /* bytes of each workspace piece */
 	int64_t workspace;                 /* of all of them */
+	bool some;                         /* is there anything to launch? */
+	unsigned wanted;                   /* tensor maps that `maps` does not have yet: a set of kernel.h */
+	int clear_count;
+	struct clearing clear[RECIPE_PIECES_MAX];
+	struct kernel_launch each[RECIPE_KERNELS_MAX]; /* in the order of the recipe */
+	struct mapped mapped[RECIPE_MAPS_MAX];
+	struct fagen_abi abi;
+	struct fagen_abi_maps maps;
 };
 
 /* ---- shapes ---- */
@@ -125,6 +139,30 @@ static int workspace_bytes(int64_t *bytes, int64_t piece[RECIPE_PIECES_MAX], con
 
 /* ---- tensors ---- */
 
+enum { QUERY, KEY, VALUE, OUT, LSE, DOUT, DLSE, DQUERY, DKEY, DVALUE, OPERANDS };
+
+static const struct {
+	const char *name;
+	size_t given, abi; /* offsets in fagen_args and in struct fagen_abi */
+} operand_place[OPERANDS] = {
+#define PLACE(name) {#name, offsetof(fagen_args, name), offsetof(struct fagen_abi, name)}
+	PLACE(query), PLACE(key), PLACE(value), PLACE(out), PLACE(lse), PLACE(dout), PLACE(dlse), PLACE(dquery), PLACE(dkey), PLACE(dvalue),
+#undef PLACE
+};
+
+/* The forward pass looks at the first of them alone. */
+static int operands_of(enum pass pass) { return pass == PASS_FORWARD ? DOUT : OPERANDS; }
+
+static const fagen_tensor *tensor_given(const fagen_args *a, int i)
+{
+	return (const fagen_tensor *)(const void *)((const char *)a + operand_place[i].given);
+}
+
+static struct fagen_abi_tensor *tensor_of(struct fagen_abi *abi, int i)
+{
+	return (struct fagen_abi_tensor *)(void *)((char *)abi + operand_place[i].abi);
+}
+
 enum { TENSOR_WRITTEN = 1, TENSOR_OPTIONAL = 2 };
 
 struct operand {
@@ -210,24 +248,25 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 	const int64_t dqk = signature->head_dim_qk, dv = signature->head_dim_v;
 	const bool back = pass == PASS_BACKWARD, lse = back || (signature->outputs & OUTPUT_LSE);
 	const struct {
-		struct fagen_abi_tensor *to;
-		struct operand operand;
-		bool used;
-	} row[] = {
-		{&abi->query, {"query", &a->query, hq, sq, dqk, 0}, true},
-		{&abi->key, {"key", &a->key, hk, sk, dqk, 0}, true},
-		{&abi->value, {"value", &a->value, hk, sk, dv, 0}, true},
-		{&abi->out, {"out", &a->out, hq, sq, dv, back ? 0 : TENSOR_WRITTEN}, true},
-		{&abi->lse, {"lse", &a->lse, hq, sq, 1, back ? 0 : TENSOR_WRITTEN}, lse},
-		{&abi->dout, {"dout", &a->dout, hq, sq, dv, 0}, back},
-		{&abi->dlse, {"dlse", &a->dlse, hq, sq, 1, TENSOR_OPTIONAL}, back},
-		{&abi->dquery, {"dquery", &a->dquery, hq, sq, dqk, TENSOR_WRITTEN}, back},
-		{&abi->dkey, {"dkey", &a->dkey, hk, sk, dqk, TENSOR_WRITTEN}, back},
-		{&abi->dvalue, {"dvalue", &a->dvalue, hk, sk, dv, TENSOR_WRITTEN}, back},
+		int64_t heads, rows, columns;
+		int flags;
+	} row[OPERANDS] = {
+		[QUERY] = {hq, sq, dqk, 0},
+		[KEY] = {hk, sk, dqk, 0},
+		[VALUE] = {hk, sk, dv, 0},
+		[OUT] = {hq, sq, dv, back ? 0 : TENSOR_WRITTEN},
+		[LSE] = {hq, sq, 1, back ? 0 : TENSOR_WRITTEN},
+		[DOUT] = {hq, sq, dv, 0},
+		[DLSE] = {hq, sq, 1, TENSOR_OPTIONAL},
+		[DQUERY] = {hq, sq, dqk, TENSOR_WRITTEN},
+		[DKEY] = {hk, sk, dqk, TENSOR_WRITTEN},
+		[DVALUE] = {hk, sk, dv, TENSOR_WRITTEN},
 	};
-	for (size_t i = 0; i < sizeof row / sizeof *row; i++)
-		if (row[i].used && tensor_fill(row[i].to, l, &row[i].operand, f))
+	for (int i = 0; i < operands_of(pass); i++) {
+		const struct operand o = {operand_place[i].name, tensor_given(a, i), row[i].heads, row[i].rows, row[i].columns, row[i].flags};
+		if ((i != LSE || lse) && tensor_fill(tensor_of(abi, i), l, &o, f))
 			return -1;
+	}
 	if (!lse && a->lse.data)
 		return fault_fail(
 			f, FAGEN_ERROR_INVALID, "lse.data",
@@ -257,12 +296,20 @@ static int dropout_fill(struct launch *l, struct fault *f)
 	return 0;
 }
 
-static int workspace_fill(struct launch *l, struct fault *f)
+static int pieces_fill(struct launch *l, struct fault *f)
 {
 	const struct recipe *recipe = &l->pass->recipe;
-	const fagen_args *a = l->args;
 	if (workspace_bytes(&l->workspace, l->piece, recipe, &l->shape, f))
 		return -1;
+	for (int i = 0; i < recipe->piece_count; i++)
+		if (recipe->piece[i].zeroed && l->piece[i])
+			l->clear[l->clear_count++] = (struct clearing){l->pass->piece_field[i], (size_t)l->piece[i]};
+	return 0;
+}
+
+static int workspace_fill(struct launch *l, struct fault *f)
+{
+	const fagen_args *a = l->args;
 	if (!l->workspace)
 		return 0;
 	if (!a->workspace)
@@ -278,20 +325,19 @@ static int workspace_fill(struct launch *l, struct fault *f)
 		                  "workspace_size is %zu bytes; these shapes need %lld (fagen_workspace_size).",
 		                  a->workspace_size, (long long)l->workspace);
 	unsigned long long at = (uintptr_t)a->workspace;
-	for (int i = 0; i < recipe->piece_count; i++) {
+	for (int i = 0; i < l->pass->recipe.piece_count; i++) {
 		memcpy((char *)&l->abi + l->pass->piece_field[i], &at, sizeof at);
 		at += (unsigned long long)l->piece[i];
 	}
 	return 0;
 }
 
-/* *some: is there anything to launch? */
-static int grids_fill(bool *some, struct launch *l, struct fault *f)
+static int grids_fill(struct launch *l, struct fault *f)
 {
-	*some = false;
 	for (int i = 0; i < l->pass->recipe.kernel_count; i++) {
-		const int64_t grid = l->grid[i] = recipe_grid_size(&l->pass->recipe.kernel[i], &l->shape);
-		*some = *some || grid > 0;
+		const struct recipe_kernel *rk = &l->pass->recipe.kernel[i];
+		const int64_t grid = recipe_grid_size(rk, &l->shape);
+		l->some = l->some || grid > 0;
 		if (grid < 0 && l->shape.packed)
 			return fault_fail(
 				f, FAGEN_ERROR_INVALID, "batch",
@@ -299,7 +345,7 @@ static int grids_fill(bool *some, struct launch *l, struct fault *f)
 				"seqlen_k %lld need more than 2147483647 blocks of kernel %s: split the batch.",
 				(long long)l->shape.batch, (long long)l->shape.heads_q, (long long)l->shape.heads_kv,
 				(long long)l->shape.total_q, (long long)l->shape.total_k, (long long)l->shape.seqlen_q,
-				(long long)l->shape.seqlen_k, l->pass->recipe.kernel[i].entry);
+				(long long)l->shape.seqlen_k, rk->entry);
 		if (grid < 0)
 			return fault_fail(f, FAGEN_ERROR_INVALID, "batch",
 			                  "batch %lld, heads_q %lld, heads_kv %lld, seqlen_q %lld, seqlen_k %lld need "
@@ -307,18 +353,130 @@ static int grids_fill(bool *some, struct launch *l, struct fault *f)
 			                  "blocks of kernel %s: split the batch.",
 			                  (long long)l->shape.batch, (long long)l->shape.heads_q,
 			                  (long long)l->shape.heads_kv, (long long)l->shape.seqlen_q,
-			                  (long long)l->shape.seqlen_k, l->pass->recipe.kernel[i].entry);
+			                  (long long)l->shape.seqlen_k, rk->entry);
+		/* The driver takes a context-independent kernel handle where it takes a function. */
+		l->each[i] = (struct kernel_launch){(cu_function)(void *)l->pass->entry[i], (unsigned int)grid,
+		                                    (unsigned int)rk->threads, (unsigned int)rk->smem_bytes};
 	}
 	return 0;
 }
 
-static int args_take(fagen_args *args, const fagen_args *given, struct fault *f)
+/* Leaves `args` at the caller's struct, or fills `older` from one of a version with fewer fields. */
+static int args_take(const fagen_args **args, fagen_args *older, struct fault *f)
 {
-	if (!struct_take(args, sizeof *args, given))
+	if ((*args)->struct_size >= sizeof *older)
 		return 0;
-	return fault_fail(f, FAGEN_ERROR_INVALID, "struct_size",
-	                  "args.struct_size is not set: it says which version of struct fagen_args the caller has.");
+	if (struct_take(older, sizeof *older, *args))
+		return fault_fail(f, FAGEN_ERROR_INVALID, "struct_size",
+		                  "args.struct_size is not set: it says which version of struct fagen_args the caller has.");
+	*args = older;
+	return 0;
 }
+
+/* ---- filling in ---- */
+
+static int launch_fill(struct launch *l, const struct fagen_kernel *k, enum pass pass, const fagen_args *a, struct fault *f)
+{
+	memset(l, 0, sizeof *l);
+	l->kernel = k;
+	l->pass = &k->pass[pass];
+	l->args = a;
+	if (shape_check(&l->shape, k, a, f) || sequences_fill(&l->abi, k, a, f) || tensors_fill(l, pass, f) ||
+	    inputs_fill(&l->abi, k, pass, a, f) || dropout_fill(l, f) || grids_fill(l, f) ||
+	    driver_check_fork(k->runtime->driver, f))
+		return -1;
+	if (!l->some)
+		return 0;
+	if (maps_fill(l->mapped, &l->pass->recipe, &l->abi, &l->shape, k, f) || pieces_fill(l, f) || workspace_fill(l, f))
+		return -1;
+	l->wanted = (1u << l->pass->recipe.map_count) - 1;
+	l->abi.batch = (int)a->batch;
+	l->abi.heads_q = (int)a->heads_q;
+	l->abi.heads_kv = (int)a->heads_kv;
+	l->abi.kv_group = a->heads_kv ? (int)(a->heads_q / a->heads_kv) : 0;
+	l->abi.seqlen_q = (int)a->seqlen_q;
+	l->abi.seqlen_k = (int)a->seqlen_k;
+	return 0;
+}
+
+/* For a launch that was filled in and run, and arguments of the same form, which is all that is left out here: shape and strides,
+ * and of addresses whether they are NULL and how they are aligned. */
+static int launch_refill(struct launch *l, enum pass pass, const fagen_args *a, struct fault *f)
+{
+	l->args = a;
+	for (int i = 0; i < operands_of(pass); i++)
+		tensor_of(&l->abi, i)->data = (uintptr_t)tensor_given(a, i)->data;
+	l->abi.seqlens_q = (uintptr_t)a->seqlens_q;
+	l->abi.seqlens_k = (uintptr_t)a->seqlens_k;
+	l->abi.cu_seqlens_q = (uintptr_t)a->cu_seqlens_q;
+	l->abi.cu_seqlens_k = (uintptr_t)a->cu_seqlens_k;
+	if (inputs_fill(&l->abi, l->kernel, pass, a, f) || dropout_fill(l, f) ||
+	    driver_check_fork(l->kernel->runtime->driver, f) || workspace_fill(l, f))
+		return -1;
+	l->wanted = maps_move(l->mapped, &l->pass->recipe, &l->abi);
+	return 0;
+}
+
+enum { ALIGN_MOST = 16 }; /* no kernel relies on more of a tensor */
+
+static uint64_t address_differs(const void *a, const void *b)
+{
+	return (((uintptr_t)a ^ (uintptr_t)b) & (ALIGN_MOST - 1)) | (uint64_t)(!a != !b);
+}
+
+static bool same_form(const fagen_args *a, const fagen_args *b, enum pass pass)
+{
+	int64_t differs = (a->batch ^ b->batch) | (a->heads_q ^ b->heads_q) | (a->heads_kv ^ b->heads_kv) |
+	                  (a->seqlen_q ^ b->seqlen_q) | (a->seqlen_k ^ b->seqlen_k) | (a->total_q ^ b->total_q) |
+	                  (a->total_k ^ b->total_k);
+	uint64_t moved = address_differs(a->seqlens_q, b->seqlens_q) | address_differs(a->seqlens_k, b->seqlens_k) |
+	                 address_differs(a->cu_seqlens_q, b->cu_seqlens_q) | address_differs(a->cu_seqlens_k, b->cu_seqlens_k);
+	for (int i = 0; i < operands_of(pass); i++) {
+		const fagen_tensor *t = tensor_given(a, i), *u = tensor_given(b, i);
+		moved |= address_differs(t->data, u->data);
+		differs |= (t->stride_batch ^ u->stride_batch) | (t->stride_head ^ u->stride_head) | (t->stride_seq ^ u->stride_seq);
+	}
+	return !differs && !moved;
+}
+
+/* ---- launches that are kept ---- */
+
+/* A place is one thread's at a time: who finds `busy` false and sets it, with acquire, has all of it until he clears it, with
+ * release. Nobody waits: who finds every place busy fills in a launch of his own. */
+enum { LAUNCH_PLACES = 4 };
+struct kept_launch {
+	atomic_bool busy;
+	bool whole;      /* `launch` was filled in and run */
+	fagen_args args; /* for these: the form counts, addresses may be an earlier launch's */
+	struct launch launch;
+};
+struct kept_launches {
+	struct kept_launch place[LAUNCH_PLACES];
+};
+
+struct kept_launches *launches_keep(void)
+{
+	struct kept_launches *kept = aligned_alloc(_Alignof(struct kept_launches), sizeof *kept);
+	return kept ? memset(kept, 0, sizeof *kept) : NULL;
+}
+
+/* A place that is the caller's until kept_leave: that of such shapes, or the next that is free. NULL: there is none. */
+static struct kept_launch *kept_enter(struct kept_launches *kept, const fagen_args *a)
+{
+	uint64_t hash = (uint64_t)a->batch;
+	hash = hash * 31 + (uint64_t)a->heads_q;
+	hash = hash * 31 + (uint64_t)a->seqlen_q;
+	hash = hash * 31 + (uint64_t)a->seqlen_k;
+	const uint64_t first = hash * UINT64_C(0x9E3779B97F4A7C15) >> 62;
+	for (uint64_t i = 0; kept && i < LAUNCH_PLACES; i++) {
+		struct kept_launch *place = &kept->place[(first + i) % LAUNCH_PLACES];
+		if (!atomic_exchange_explicit(&place->busy, true, memory_order_acquire))
+			return place;
+	}
+	return NULL;
+}
+
+static void kept_leave(struct kept_launch *place) { atomic_store_explicit(&place->busy, false, memory_order_release); }
 
 /* ---- launching ---- */
 
@@ -349,72 +507,69 @@ static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
 {
 	const struct driver *d = l->kernel->runtime->driver;
 	const struct cuda_calls *cu = driver_calls(d);
-	const struct recipe *recipe = &l->pass->recipe;
-	for (int i = 0; i < recipe->piece_count; i++) {
-		const int64_t bytes = l->piece[i];
-		if (!recipe->piece[i].zeroed || !bytes)
-			continue;
+	for (int i = 0; i < l->clear_count; i++) {
 		unsigned long long at;
-		memcpy(&at, (const char *)&l->abi + l->pass->piece_field[i], sizeof at);
-		const cu_result r = cu->cuMemsetD32Async(at, 0, (size_t)bytes / 4, stream);
+		memcpy(&at, (const char *)&l->abi + l->clear[i].field, sizeof at);
+		const cu_result r = cu->cuMemsetD32Async(at, 0, l->clear[i].bytes / 4, stream);
 		if (r)
 			return driver_fail(d, f, r, "Clearing the workspace (cuMemsetD32Async)");
 	}
-	for (int i = 0; i < recipe->kernel_count; i++) {
-		const struct recipe_kernel *rk = &recipe->kernel[i];
-		const int64_t grid = l->grid[i];
-		void *params[] = {&l->abi, &l->maps}; /* kernels without maps do not have the second */
-		if (!grid)
+	void *params[] = {&l->abi, &l->maps}; /* kernels without maps do not have the second */
+	for (int i = 0; i < l->pass->recipe.kernel_count; i++) {
+		const struct kernel_launch *each = &l->each[i];
+		if (!each->grid)
 			continue;
-		/* The driver takes a context-independent kernel handle where it takes a function. */
-		const cu_result r = cu->cuLaunchKernel((cu_function)(void *)l->pass->entry[i], (unsigned int)grid, 1, 1,
-		                                       (unsigned int)rk->threads, 1, 1, (unsigned int)rk->smem_bytes,
-		                                       stream, params, NULL);
+		const cu_result r = cu->cuLaunchKernel(each->function, each->grid, 1, 1, each->threads, 1, 1, each->smem, stream,
+		                                       params, NULL);
 		if (r) {
 			driver_fail(d, f, r, "Launching a kernel (cuLaunchKernel)");
 			return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,
-			                  "It was kernel %s with %lld blocks of %d threads and %d bytes of "
+			                  "It was kernel %s with %u blocks of %u threads and %u bytes of "
 			                  "shared memory.",
-			                  rk->entry, (long long)grid, rk->threads, rk->smem_bytes);
+			                  l->pass->recipe.kernel[i].entry, each->grid, each->threads, each->smem);
 		}
 	}
 	return 0;
 }
 
-static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen_args *given, cu_stream stream,
+static int launch_run(struct launch *l, cu_stream stream, struct fault *f)
+{
+	const struct fagen_kernel *k = l->kernel;
+	const unsigned lacking = l->wanted ? maps_take(&l->maps, l->mapped, l->wanted, l->pass) : 0;
+	bool pushed;
+	if (context_enter(&pushed, k, stream, lacking || l->clear_count, f))
+		return -1;
+	int rc = lacking ? maps_encode(&l->maps, l->mapped, lacking, l->pass, k, f) : 0;
+	if (rc == 0)
+		rc = kernels_launch(l, stream, f);
+	if (pushed && driver_pop(k->runtime->driver, f))
+		rc = -1;
+	return rc;
+}
+
+static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen_args *args, cu_stream stream,
                        struct fault *f)
 {
-	fagen_args args;
-	struct launch l = {.kernel = k, .pass = &k->pass[pass], .args = &args};
-	struct mapped mapped[RECIPE_MAPS_MAX];
-	bool some, current = l.pass->recipe.map_count > 0, pushed;
+	fagen_args older;
+	struct launch own;
 	if (!kernel_has(k, pass))
 		return fault_fail(f, FAGEN_ERROR_INVALID, "kernel",
 		                  "This kernel has no %s pass: add %s to passes in the spec.", pass_names[pass],
 		                  pass_names[pass]);
-	if (args_take(&args, given, f) || shape_check(&l.shape, k, &args, f) || sequences_fill(&l.abi, k, &args, f) ||
-	    tensors_fill(&l, pass, f) || inputs_fill(&l.abi, k, pass, &args, f) || dropout_fill(&l, f) ||
-	    grids_fill(&some, &l, f) || driver_check_fork(k->runtime->driver, f))
+	if (args_take(&args, &older, f))
 		return -1;
-	if (!some)
-		return 0;
-	if (maps_fill(mapped, &l.pass->recipe, &l.abi, &l.shape, k, f) || workspace_fill(&l, f))
-		return -1;
-	l.abi.batch = (int)args.batch;
-	l.abi.heads_q = (int)args.heads_q;
-	l.abi.heads_kv = (int)args.heads_kv;
-	l.abi.kv_group = args.heads_kv ? (int)(args.heads_q / args.heads_kv) : 0;
-	l.abi.seqlen_q = (int)args.seqlen_q;
-	l.abi.seqlen_k = (int)args.seqlen_k;
-	for (int i = 0; i < l.pass->recipe.piece_count; i++)
-		current = current || l.pass->recipe.piece[i].zeroed;
-	if (context_enter(&pushed, k, stream, current, f))
-		return -1;
-	int rc = maps_encode(&l.maps, mapped, l.pass, k, f);
-	if (rc == 0)
-		rc = kernels_launch(&l, stream, f);
-	if (pushed && driver_pop(k->runtime->driver, f))
-		rc = -1;
+	struct kept_launch *kept = kept_enter(k->pass[pass].launches, args);
+	struct launch *l = kept ? &kept->launch : &own;
+	const bool again = kept && kept->whole && same_form(args, &kept->args, pass);
+	int rc = again ? launch_refill(l, pass, args, f) : launch_fill(l, k, pass, args, f);
+	if (rc == 0 && l->some)
+		rc = launch_run(l, stream, f);
+	if (kept) {
+		if (!again)
+			kept->args = *args;
+		kept->whole = rc == 0 && l->some;
+		kept_leave(kept);
+	}
 	return rc;
 }
 
@@ -438,15 +593,15 @@ int fagen_backward(const fagen_kernel *k, const fagen_args *args, fagen_stream s
 	return launch_call(k, PASS_BACKWARD, args, stream, error);
 }
 
-int fagen_workspace_size(size_t *out, const fagen_kernel *k, const fagen_args *given, fagen_error *error)
+int fagen_workspace_size(size_t *out, const fagen_kernel *k, const fagen_args *args, fagen_error *error)
 {
 	struct diag diag = {0};
 	struct fault f = {.diag = &diag};
-	fagen_args args;
+	fagen_args older;
 	struct recipe_shape shape;
 	int64_t most = 0;
 	fault_clear(error);
-	if (args_take(&args, given, &f) || shape_check(&shape, k, &args, &f))
+	if (args_take(&args, &older, &f) || shape_check(&shape, k, args, &f))
 		return fault_report(error, &f);
 	for (int i = 0; i < PASS_COUNT; i++) {
 		int64_t bytes = 0, piece[RECIPE_PIECES_MAX];

@@ -112,6 +112,7 @@ static int pass_load(struct fagen_kernel *k, struct kernel_pass *pass, const voi
 			return load_fail(k, f, r, "Loading a kernel (cuFuncLoad)");
 	}
 	pass->kept = maps_keep(&pass->recipe);
+	pass->launches = launches_keep();
 	return 0;
 }
 
@@ -161,6 +162,7 @@ void kernel_free(struct fagen_kernel *k)
 			library_unload(driver_calls(k->runtime->driver), k->pass[i].library);
 		free(k->pass[i].plan);
 		free(k->pass[i].kept);
+		free(k->pass[i].launches);
 		key_drop(k->pass[i].key);
 	}
 	diag_free(&diag);

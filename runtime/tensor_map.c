@@ -161,25 +161,54 @@ static int map_encode(struct fagen_abi_map *map, const struct mapped *m, const s
 		(unsigned long long)m->stride[2], rows, heads);
 }
 
-int maps_encode(struct fagen_abi_maps *maps, const struct mapped mapped[RECIPE_MAPS_MAX], const struct kernel_pass *pass,
-                const struct fagen_kernel *k, struct fault *f)
+static struct fagen_abi_map *map_at(struct fagen_abi_maps *maps, int operand)
 {
-	struct fagen_abi_map *const to[] = {&maps->query, &maps->key, &maps->value, &maps->dout};
-	for (int i = 0; i < pass->recipe.map_count; i++) {
-		const struct recipe_map *of = &pass->recipe.map[i];
-		const struct mapped *m = &mapped[i];
-		struct fagen_abi_map *map = to[operand_of(of)];
+	struct fagen_abi_map *const at[] = {&maps->query, &maps->key, &maps->value, &maps->dout};
+	return at[operand];
+}
+
+unsigned maps_move(struct mapped mapped[RECIPE_MAPS_MAX], const struct recipe *recipe, const struct fagen_abi *abi)
+{
+	const struct fagen_abi_tensor *const operand[] = {&abi->query, &abi->key, &abi->value, &abi->dout};
+	unsigned moved = 0;
+	for (int i = 0; i < recipe->map_count; i++) {
+		const uint64_t address = operand[operand_of(&recipe->map[i])]->data;
+		if (mapped[i].address != address)
+			moved |= 1u << i;
+		mapped[i].address = address;
+	}
+	return moved;
+}
+
+unsigned maps_take(struct fagen_abi_maps *maps, const struct mapped mapped[RECIPE_MAPS_MAX], unsigned wanted,
+                   const struct kernel_pass *pass)
+{
+	unsigned lacking = 0;
+	for (int i = 0; wanted >> i; i++) {
 		uint64_t key[KEY_WORDS];
-		if (is_empty(m))
+		if (!(wanted >> i & 1) || is_empty(&mapped[i]))
 			continue;
-		struct kept_map *kept = pass->kept ? kept_place(pass->kept, i, m) : NULL;
-		memcpy(key, m, sizeof key);
-		if (kept && kept_take(map, kept, key))
+		memcpy(key, &mapped[i], sizeof key);
+		if (!pass->kept || !kept_take(map_at(maps, operand_of(&pass->recipe.map[i])), kept_place(pass->kept, i, &mapped[i]), key))
+			lacking |= 1u << i;
+	}
+	return lacking;
+}
+
+int maps_encode(struct fagen_abi_maps *maps, const struct mapped mapped[RECIPE_MAPS_MAX], unsigned lacking,
+                const struct kernel_pass *pass, const struct fagen_kernel *k, struct fault *f)
+{
+	for (int i = 0; lacking >> i; i++) {
+		const struct recipe_map *of = &pass->recipe.map[i];
+		struct fagen_abi_map *map = map_at(maps, operand_of(of));
+		uint64_t key[KEY_WORDS];
+		if (!(lacking >> i & 1))
 			continue;
-		if (map_encode(map, m, of, k->runtime->driver, f))
+		if (map_encode(map, &mapped[i], of, k->runtime->driver, f))
 			return -1;
-		if (kept)
-			kept_put(kept, map, key);
+		memcpy(key, &mapped[i], sizeof key);
+		if (pass->kept)
+			kept_put(kept_place(pass->kept, i, &mapped[i]), map, key);
 	}
 	return 0;
 }

@@ -21,6 +21,13 @@ void *__wrap_realloc(void *p, size_t n)
 	return !spare_growth && allocations == fail_allocation ? NULL : __real_realloc(p, n);
 }
 
+void *__real_aligned_alloc(size_t align, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n);
+void *__wrap_aligned_alloc(size_t align, size_t n)
+{
+	return ++allocations == fail_allocation ? NULL : __real_aligned_alloc(align, n);
+}
+
 enum { D_QK = 64, D_V = 96, SMS = 132 };
 
 static struct fake fake;
@@ -46,6 +53,8 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 {
 	struct kernel_pass *pass = &kernel.pass[i];
 	pass->recipe = *recipe;
+	pass->launches = launches_keep();
+	ck_assert_ptr_nonnull(pass->launches);
 	ck_assert_int_eq(fake.cu.cuLibraryLoadData(&pass->library, "", NULL, NULL, 0, NULL, NULL, 0), 0);
 	for (int k = 0; k < recipe->kernel_count; k++) {
 		ck_assert_int_eq(fake.cu.cuLibraryGetKernel(&pass->entry[k], pass->library, recipe->kernel[k].entry),
@@ -65,9 +74,13 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 
 static void kernel_close(void)
 {
-	for (int i = 0; i < PASS_COUNT; i++)
+	for (int i = 0; i < PASS_COUNT; i++) {
 		if (kernel.pass[i].library)
 			ck_assert_int_eq(fake.cu.cuLibraryUnload(kernel.pass[i].library), 0);
+		kernel.pass[i].library = NULL;
+		free(kernel.pass[i].launches);
+		kernel.pass[i].launches = NULL;
+	}
 }
 
 /* A kernel on device 0 with a one-kernel forward and a three-kernel backward pass. */
@@ -1084,6 +1097,7 @@ START_TEST(a_persistent_launch_clears_its_queue)
 		ck_assert_ptr_eq(s->memset[i].stream, stream);
 		ck_assert_uint_eq(abi.queue, (uintptr_t)a.workspace);
 	}
+	mapped_open();
 	kernel.sms = 7;
 	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
 	ck_assert_uint_eq(s->launch[4].grid, 7);
@@ -1256,8 +1270,28 @@ START_TEST(maps_are_encoded_in_a_context)
 		ck_assert_int_eq(fake.state->pops - pops, !current);
 		ck_assert_int_eq(fake.depth(), current);
 	}
-	ck_assert_int_eq(fake.state->maps, 6);
+	ck_assert_int_eq(fake.state->maps, 3); /* the second launch has those of the first */
+	a.query.data = (char *)a.query.data + 4096;
+	ck_assert_msg(!launch(F, &a, fake.stream(kernel.primary)), "%s", error.message);
+	ck_assert_int_eq(fake.state->maps, 4);
 	ck_assert_int_eq(fake.state->broken, 0);
+}
+END_TEST
+
+/* A launch that repeats all addresses asks for no context, if it clears nothing. */
+START_TEST(kept_maps_need_no_context)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(fake.context(0));
+	mapped_open();
+	kernel.pass[F].recipe.piece_count = 0;
+	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+	ck_assert_int_eq(fake.state->pushes, 1);
+	const int calls = fake.state->calls;
+	ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+	ck_assert_int_eq(fake.state->calls, calls + 1);
+	ck_assert_int_eq(fake.state->log[calls], FAKE_cuLaunchKernel);
+	ck_assert_int_eq(fake.state->pops, 1);
 }
 END_TEST
 
@@ -1331,7 +1365,7 @@ static void *many_maps(void *seed)
 			x = x * 1664525 + 1013904223;
 			m[i] = (struct mapped){UINT64_C(0x10000000) + (x >> 8) % ADDRESSES * 4096, {64, 1 + (x >> 30), 8, 2}, {128, 1280, 12800}};
 		}
-		wrong += maps_encode(&maps, m, &kernel.pass[F], &kernel, &f) != 0;
+		wrong += maps_encode(&maps, m, maps_take(&maps, m, 7, &kernel.pass[F]), &kernel.pass[F], &kernel, &f) != 0;
 		const struct fagen_abi_map *got[] = {&maps.query, &maps.key, &maps.value};
 		for (int i = 0; i < 3; i++)
 			for (unsigned long long w = 0; w < 16; w++)
@@ -1349,6 +1383,316 @@ START_TEST(threads_share_kept_maps)
 	((struct cuda_calls *)driver_calls(runtime.driver))->cuTensorMapEncodeTiled = telling_map;
 	for (uintptr_t i = 0; i < THREADS; i++)
 		ck_assert_int_eq(pthread_create(&thread[i], NULL, many_maps, (void *)(i + 1)), 0);
+	for (int i = 0; i < THREADS; i++) {
+		void *wrong;
+		ck_assert_int_eq(pthread_join(thread[i], &wrong), 0);
+		ck_assert_ptr_null(wrong);
+	}
+	kernel.pass[F].kept = NULL;
+	free(kept);
+}
+END_TEST
+
+/* ---- launches that are kept ---- */
+
+/* A map that tells of all that it was made of. */
+static cu_result digest_map(cu_tensor_map *map, unsigned int type, uint32_t rank, void *address, const uint64_t *size,
+                            const uint64_t *stride, const uint32_t *box, const uint32_t *step, unsigned int interleave,
+                            unsigned int swizzle, unsigned int l2_promotion, unsigned int fill)
+{
+	const uint64_t words[] = {(uintptr_t)address, size[0], size[1], size[2], size[3], stride[0], stride[1], stride[2],
+	                          box[0], box[1], box[2], box[3], 1, 2, 3, 4};
+	memcpy(map, words, sizeof words);
+	return CU_OK;
+}
+
+struct outcome { /* of one launch */
+	int code, launches, memsets;
+	fagen_error error;
+	struct fake_launch launch[4];
+	cu_deviceptr clear_at[4];
+	size_t clear_words[4];
+};
+
+static void outcome_of(struct outcome *o, enum pass pass, const fagen_args *a, void *stream)
+{
+	struct fake_cuda *s = fake.state;
+	memset(o, 0, sizeof *o);
+	memset(s->launch, 0, sizeof o->launch);
+	s->launches = s->memsets = 0;
+	o->code = launch(pass, a, stream);
+	o->launches = s->launches;
+	o->memsets = s->memsets;
+	o->error = error;
+	ck_assert(s->launches <= 4 && s->memsets <= 4);
+	memcpy(o->launch, s->launch, sizeof o->launch);
+	for (int i = 0; i < 4; i++)
+		o->launch[i].maps_before = 0;
+	for (int i = 0; i < s->memsets; i++) {
+		o->clear_at[i] = s->memset[i].at;
+		o->clear_words[i] = s->memset[i].words;
+	}
+}
+
+/* The launch, and the same by a kernel that keeps nothing, which must differ in nothing. */
+static int launch_twice(enum pass pass, const fagen_args *a, void *stream)
+{
+	static struct outcome kept, plain;
+	struct kernel_pass *p = &kernel.pass[pass];
+	struct kept_launches *const launches = p->launches;
+	struct kept_maps *const maps = p->kept;
+	outcome_of(&kept, pass, a, stream);
+	p->launches = NULL, p->kept = NULL;
+	outcome_of(&plain, pass, a, stream);
+	p->launches = launches, p->kept = maps;
+	ck_assert_msg(kept.code == plain.code, "%d (%s), but %d (%s)", kept.code, kept.error.message, plain.code, plain.error.message);
+	ck_assert_str_eq(kept.error.message, plain.error.message);
+	ck_assert_str_eq(kept.error.field, plain.error.field);
+	ck_assert_mem_eq(&kept, &plain, sizeof kept);
+	return kept.code;
+}
+
+static uint32_t chance_state;
+static uint32_t chance(uint32_t n)
+{
+	chance_state = chance_state * 1664525 + 1013904223;
+	return (uint32_t)((uint64_t)chance_state * n >> 32);
+}
+
+/* Another value for one field of the arguments, right or wrong. */
+static void args_change(fagen_args *a, enum batch_layout layout)
+{
+	static const uintptr_t move[] = {0, 16, 4096, 2, 4, 256, 0x10000000};
+	static const int64_t stride[] = {0, 64, 8, 1, -64, INT64_C(1) << 39, 19200, 12800};
+	static const size_t shape[] = {AT(batch), AT(heads_q), AT(heads_kv), AT(seqlen_q), AT(seqlen_k), AT(total_q), AT(total_k)};
+	static const size_t tensor[] = {AT(query), AT(key), AT(value), AT(out), AT(lse), AT(dout), AT(dlse), AT(dquery), AT(dkey), AT(dvalue)};
+	static const size_t address[] = {AT(seqlens_q), AT(seqlens_k), AT(cu_seqlens_q), AT(cu_seqlens_k), AT(rng_state), AT(workspace)};
+	static const size_t number[] = {AT(seed), AT(offset), AT(workspace_size)};
+	char *at = (char *)a;
+	fagen_tensor *t = (fagen_tensor *)(void *)(at + tensor[chance(10)]);
+	const uintptr_t to = chance(4) ? 0x900000000 + move[chance(7)] : 0;
+	int64_t value;
+	switch (chance(8)) {
+	case 0:
+	case 1:
+	case 2: t->data = (void *)to; break;
+	case 3: *(chance(2) ? &t->stride_seq : chance(2) ? &t->stride_head : &t->stride_batch) = stride[chance(8)]; break;
+	case 4:
+		value = (int64_t[]){0, 1, 2, 4, 8, 200, 300, 128, -1}[chance(9)];
+		memcpy(at + shape[chance(layout == LAYOUT_PACKED ? 7 : chance(8) ? 5 : 7)], &value, sizeof value);
+		break;
+	case 5: memcpy(at + address[chance(layout == LAYOUT_DENSE && chance(4) ? 2 : 6)], &to, sizeof to); break;
+	case 6:
+		value = (int64_t[]){0, 1, 100, INT64_C(1) << 33, INT64_C(1) << 40}[chance(5)];
+		memcpy(at + number[chance(3)], &value, sizeof value);
+		break;
+	default: a->struct_size = (uint32_t[]){0, AT(seed), AT(inputs), sizeof *a, sizeof *a, sizeof *a}[chance(6)];
+	}
+}
+
+/* Launches by turns of a few forms, changed bit by bit and mended again: what is kept of them shows in nothing. */
+START_TEST(a_kept_launch_is_as_a_new_one)
+{
+	enum { TIMES = 4000, FORMS = 3 };
+	const enum batch_layout layout = (enum batch_layout)(_i % 3);
+	int good = 0, bad = 0;
+	if (_i >= 3)
+		mapped_open();
+	kernel.signature.layout = layout;
+	kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
+	kernel.pass[B].kept = maps_keep(&kernel.pass[B].recipe);
+	((struct cuda_calls *)driver_calls(runtime.driver))->cuTensorMapEncodeTiled = digest_map;
+	cu_stream stream = fake.stream(kernel.primary);
+	fagen_args right[FORMS], a[FORMS];
+	for (int i = 0; i < FORMS; i++) {
+		right[i] = layout == LAYOUT_PACKED ? packed_args() : args_of(2, 8, 4, 200, 300);
+		right[i].seqlen_q -= i * 8;
+		a[i] = right[i];
+	}
+	chance_state = (uint32_t)_i;
+	for (int t = 0; t < TIMES; t++) {
+		const int i = (int)chance(FORMS);
+		if (chance(4) == 0)
+			a[i] = right[i];
+		for (uint32_t n = chance(3); n; n--)
+			args_change(&a[i], layout);
+		const bool fine = launch_twice((enum pass)chance(2), &a[i], chance(2) ? stream : NULL) == FAGEN_OK;
+		good += fine, bad += !fine;
+		if (!fine && chance(2))
+			a[i] = right[i];
+	}
+	ck_assert_msg(good > TIMES / 4 && bad > TIMES / 10, "%d went well, %d did not", good, bad);
+	free(kernel.pass[F].kept);
+	free(kernel.pass[B].kept);
+	kernel.pass[F].kept = kernel.pass[B].kept = NULL;
+}
+END_TEST
+
+START_TEST(a_kept_launch_has_the_inputs_of_each)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_input in[INPUTS];
+	char name[] = "doc";
+	spec_inputs();
+	inputs_of(in);
+	a.inputs = in;
+	a.input_count = INPUTS;
+	for (int pass = F; pass <= B; pass++) {
+		inputs_of(in);
+		in[DOC].name = name;
+		for (int i = 0; i < 2; i++)
+			ck_assert_int_eq(launch_twice((enum pass)pass, &a, NULL), FAGEN_OK);
+		in[BIAS].data = (void *)(uintptr_t)0x21000000;
+		in[BIAS].stride[0] = 0;
+		in[BIAS].grad = NULL;
+		in[DOC].stride[0] = 300;
+		ck_assert_int_eq(launch_twice((enum pass)pass, &a, NULL), FAGEN_OK);
+		name[0] = 't'; /* at the same address another name */
+		ck_assert_int_eq(launch_twice((enum pass)pass, &a, NULL), FAGEN_ERROR_INVALID);
+		ck_assert_ptr_nonnull(strstr(error.message, "no input 'toc'"));
+		name[0] = 'd';
+		in[KEEP].data = NULL;
+		ck_assert_int_eq(launch_twice((enum pass)pass, &a, NULL), FAGEN_ERROR_INVALID);
+		in[KEEP].data = (void *)(uintptr_t)0x22000000;
+		ck_assert_int_eq(launch_twice((enum pass)pass, &a, NULL), FAGEN_OK);
+		a.input_count--;
+		ck_assert_int_eq(launch_twice((enum pass)pass, &a, NULL), FAGEN_ERROR_INVALID);
+		a.input_count++;
+	}
+}
+END_TEST
+
+/* Each driver call of a launch that moves two operands fails once between two launches that go well. */
+START_TEST(a_failed_launch_leaves_nothing)
+{
+	struct cuda_calls *calls = (struct cuda_calls *)driver_calls(runtime.driver);
+	int n = 0, rc = FAGEN_ERROR_DRIVER;
+	mapped_open();
+	while (rc != FAGEN_OK) {
+		fagen_args a = args_of(2, 8, 4, 200, 300);
+		calls->cuTensorMapEncodeTiled = digest_map;
+		ck_assert_int_eq(launch_twice(F, &a, NULL), FAGEN_OK);
+		a.key.data = (char *)a.key.data + 4096;
+		a.value.data = (char *)a.value.data + 4096;
+		calls->cuTensorMapEncodeTiled = fake.cu.cuTensorMapEncodeTiled;
+		fake.state->failed_call = -1;
+		fake.state->fail_at = fake.state->calls + ++n;
+		fake.state->fail_result = 2;
+		rc = launch(F, &a, NULL);
+		fake.state->fail_at = 0;
+		ck_assert_int_eq(rc, fake.state->failed_call < 0 ? FAGEN_OK : FAGEN_ERROR_DRIVER);
+		calls->cuTensorMapEncodeTiled = digest_map;
+		if (rc != FAGEN_OK)
+			ck_assert_int_eq(launch_twice(F, &a, NULL), FAGEN_OK);
+	}
+	ck_assert_int_eq(n, 8); /* past: context asked for and pushed, two maps, cleared, launched, popped */
+}
+END_TEST
+
+/* Another kernel where the first one was. */
+START_TEST(kept_launches_end_with_their_kernel)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	ck_assert_int_eq(launch_twice(F, &a, NULL), FAGEN_OK);
+	ck_assert_str_eq(fake.state->launch[0].entry, "fwd");
+	kernel_close();
+	struct recipe other = {.kernel_count = 1, .load_bytes = 2};
+	other.kernel[0] = entry("other", GRID_QUERY_TILES, 64, 128, 0);
+	pass_open(F, &other);
+	ck_assert_int_eq(launch_twice(F, &a, NULL), FAGEN_OK);
+	ck_assert_str_eq(fake.state->launch[0].entry, "other");
+	ck_assert_uint_eq(fake.state->launch[0].grid, 4 * 8 * 2);
+}
+END_TEST
+
+/* A launch in a launch, as of a tool that is called back: more of them than there are places. */
+enum { DEEP = 7 };
+static int deep, deep_wrong;
+static cu_result nested_launch(cu_function function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                               unsigned int by, unsigned int bz, unsigned int smem, cu_stream stream, void **params, void **extra)
+{
+	const struct fagen_abi *abi = params[0];
+	const int level = deep++;
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	a.query.data = (char *)a.query.data + (level + 1) * 4096;
+	fagen_error mine = {.struct_size = sizeof mine};
+	if (deep < DEEP)
+		deep_wrong += fagen_forward(&kernel, &a, stream, &mine) != FAGEN_OK;
+	deep_wrong += abi->query.data != (uintptr_t)a.query.data - 4096 || abi->seqlen_k != 300;
+	return CU_OK;
+}
+
+START_TEST(launches_within_launches)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	((struct cuda_calls *)driver_calls(runtime.driver))->cuLaunchKernel = nested_launch;
+	for (int i = 0; i < 3; i++) {
+		deep = deep_wrong = 0;
+		ck_assert_int_eq(launch(F, &a, fake.stream(kernel.primary)), FAGEN_OK);
+		ck_assert_int_eq(deep, DEEP);
+		ck_assert_int_eq(deep_wrong, 0);
+	}
+}
+END_TEST
+
+/* Threads launch one kernel, each with addresses and lengths that follow from each other. */
+static _Thread_local const fagen_args *launched_args;
+static _Thread_local intptr_t launched_wrong;
+static cu_result checking_launch(cu_function function, unsigned int gx, unsigned int gy, unsigned int gz, unsigned int bx,
+                                 unsigned int by, unsigned int bz, unsigned int smem, cu_stream stream, void **params, void **extra)
+{
+	const struct fagen_abi *abi = params[0];
+	const struct fagen_abi_maps *maps = params[1];
+	const fagen_args *a = launched_args;
+	launched_wrong += abi->query.data != (uintptr_t)a->query.data || abi->key.data != (uintptr_t)a->key.data ||
+	                  abi->value.data != (uintptr_t)a->value.data || abi->out.data != (uintptr_t)a->out.data ||
+	                  abi->seqlen_q != a->seqlen_q || abi->seqlen_k != a->seqlen_k || abi->seed != a->seed ||
+	                  abi->key.stride_head != a->key.stride_head || abi->queue != (uintptr_t)a->workspace ||
+	                  maps->query.opaque[0] != (uintptr_t)a->query.data || maps->query.opaque[2] != (uint64_t)a->seqlen_q ||
+	                  maps->key.opaque[0] != (uintptr_t)a->key.data || maps->key.opaque[2] != (uint64_t)a->seqlen_k ||
+	                  maps->value.opaque[0] != (uintptr_t)a->value.data;
+	return CU_OK;
+}
+
+static cu_result no_clearing(cu_deviceptr at, unsigned int value, size_t words, cu_stream stream) { return CU_OK; }
+
+static void *many_launches(void *seed)
+{
+	uint32_t x = (uint32_t)(uintptr_t)seed;
+	fagen_error mine = {.struct_size = sizeof mine};
+	if (fake.cu.cuCtxPushCurrent_v2(kernel.primary))
+		return (void *)1;
+	for (int t = 0; t < MAPS_TIMES / 10; t++) {
+		x = x * 1664525 + 1013904223;
+		fagen_args a = args_of(2, 8, 4, 200 + (x >> 30), 300);
+		a.query.data = (char *)a.query.data + (x >> 8) % 64 * 4096;
+		a.key.data = (char *)a.key.data + (x >> 14) % 64 * 4096;
+		a.out.data = (char *)a.out.data + (uintptr_t)seed * 256;
+		a.workspace = (char *)a.workspace + (x >> 20) % 64 * 256;
+		a.seed = x;
+		launched_args = &a;
+		const bool wrong = x % 64 == 0;
+		if (wrong)
+			a.value.data = NULL;
+		launched_wrong += (fagen_forward(&kernel, &a, NULL, &mine) != FAGEN_OK) != wrong;
+	}
+	cu_context context;
+	launched_wrong += fake.cu.cuCtxPopCurrent_v2(&context) != CU_OK;
+	return (void *)launched_wrong;
+}
+
+START_TEST(threads_share_kept_launches)
+{
+	enum { THREADS = 6 }; /* more than there are places */
+	pthread_t thread[THREADS];
+	mapped_open();
+	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
+	struct cuda_calls *calls = (struct cuda_calls *)driver_calls(runtime.driver);
+	calls->cuTensorMapEncodeTiled = digest_map;
+	calls->cuLaunchKernel = checking_launch;
+	calls->cuMemsetD32Async = no_clearing;
+	for (uintptr_t i = 0; i < THREADS; i++)
+		ck_assert_int_eq(pthread_create(&thread[i], NULL, many_launches, (void *)(i + 1)), 0);
 	for (int i = 0; i < THREADS; i++) {
 		void *wrong;
 		ck_assert_int_eq(pthread_join(thread[i], &wrong), 0);
@@ -1637,8 +1981,15 @@ Suite *suite(void)
 	tcase_add_test(t, drivers_without_tensor_maps);
 	tcase_add_test(t, a_map_that_the_driver_refuses);
 	tcase_add_test(t, maps_are_encoded_in_a_context);
+	tcase_add_test(t, kept_maps_need_no_context);
 	tcase_add_test(t, maps_are_kept);
 	tcase_add_test(t, threads_share_kept_maps);
+	tcase_add_loop_test(t, a_kept_launch_is_as_a_new_one, 0, 6); /* each layout, without and with tensor maps */
+	tcase_add_test(t, a_kept_launch_has_the_inputs_of_each);
+	tcase_add_test(t, a_failed_launch_leaves_nothing);
+	tcase_add_test(t, kept_launches_end_with_their_kernel);
+	tcase_add_test(t, launches_within_launches);
+	tcase_add_test(t, threads_share_kept_launches);
 	tcase_add_test(t, a_real_stream_needs_no_context_call);
 	tcase_add_test(t, the_current_context_is_kept);
 	tcase_add_loop_test(t, every_failing_call_is_reported_and_undone, 0, 2); /* without and with tensor maps */
