@@ -492,7 +492,7 @@ int context_enter(bool *pushed, const struct fagen_kernel *k, cu_stream stream, 
 	cu_result r = cu->cuCtxGetCurrent(&context);
 	if (r)
 		return driver_fail(d, f, r, "Asking for the current context (cuCtxGetCurrent)");
-	if (context && !cu->cuCtxGetDevice(&device) && device == k->device)
+	if (context && (context == k->primary || (!cu->cuCtxGetDevice(&device) && device == k->device)))
 		return 0;
 	context = k->primary;
 	if (!CU_STREAM_IS_NAME(stream) && (r = cu->cuStreamGetCtx(stream, &context)))
