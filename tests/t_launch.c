@@ -17,15 +17,14 @@ void *__wrap_realloc(void *p, size_t n);
 static bool spare_growth; /* of text, which gives up: gen/text.h says so */
 void *__wrap_realloc(void *p, size_t n)
 {
-	allocations += !spare_growth;
-	return !spare_growth && allocations == fail_allocation ? NULL : __real_realloc(p, n);
+	return !spare_growth && allocation_turn() == fail_allocation ? NULL : __real_realloc(p, n);
 }
 
 void *__real_aligned_alloc(size_t align, size_t n);
 void *__wrap_aligned_alloc(size_t align, size_t n);
 void *__wrap_aligned_alloc(size_t align, size_t n)
 {
-	return ++allocations == fail_allocation ? NULL : __real_aligned_alloc(align, n);
+	return allocation_turn() == fail_allocation ? NULL : __real_aligned_alloc(align, n);
 }
 
 enum { D_QK = 64, D_V = 96, SMS = 132 };
