@@ -399,8 +399,8 @@ static int launch_fill(struct launch *l, const struct fagen_kernel *k, enum pass
 	return 0;
 }
 
-/* For a launch that was filled in and run, and arguments of the same form, which is all that is left out here: shape and strides,
- * and of addresses whether they are NULL and how they are aligned. */
+/* For a launch that went well, and arguments of the same form, which is all that is not looked at again: shape and strides, and of
+ * addresses whether they are NULL and how they are aligned. */
 static int launch_refill(struct launch *l, enum pass pass, const fagen_args *a, struct fault *f)
 {
 	l->args = a;
@@ -446,7 +446,7 @@ static bool same_form(const fagen_args *a, const fagen_args *b, enum pass pass)
 enum { LAUNCH_PLACES = 4 };
 struct kept_launch {
 	atomic_bool busy;
-	bool whole;      /* `launch` was filled in and run */
+	bool whole;      /* `launch` was filled in, and nothing failed */
 	fagen_args args; /* for these: the form counts, addresses may be an earlier launch's */
 	struct launch launch;
 };
@@ -567,7 +567,7 @@ static int pass_launch(const struct fagen_kernel *k, enum pass pass, const fagen
 	if (kept) {
 		if (!again)
 			kept->args = *args;
-		kept->whole = rc == 0 && l->some;
+		kept->whole = rc == 0;
 		kept_leave(kept);
 	}
 	return rc;

@@ -1461,7 +1461,7 @@ static uint32_t chance(uint32_t n)
 /* Another value for one field of the arguments, right or wrong. */
 static void args_change(fagen_args *a, enum batch_layout layout)
 {
-	static const uintptr_t move[] = {0, 16, 4096, 2, 4, 256, 0x10000000};
+	static const uintptr_t move[] = {0, 16, 4096, 2, 4, 8, 256, 0x10000000};
 	static const int64_t stride[] = {0, 64, 8, 1, -64, INT64_C(1) << 39, 19200, 12800};
 	static const size_t shape[] = {AT(batch), AT(heads_q), AT(heads_kv), AT(seqlen_q), AT(seqlen_k), AT(total_q), AT(total_k)};
 	static const size_t tensor[] = {AT(query), AT(key), AT(value), AT(out), AT(lse), AT(dout), AT(dlse), AT(dquery), AT(dkey), AT(dvalue)};
@@ -1469,7 +1469,7 @@ static void args_change(fagen_args *a, enum batch_layout layout)
 	static const size_t number[] = {AT(seed), AT(offset), AT(workspace_size)};
 	char *at = (char *)a;
 	fagen_tensor *t = (fagen_tensor *)(void *)(at + tensor[chance(10)]);
-	const uintptr_t to = chance(4) ? 0x900000000 + move[chance(7)] : 0;
+	const uintptr_t to = chance(4) ? 0x900000000 + move[chance(8)] : 0;
 	int64_t value;
 	switch (chance(8)) {
 	case 0:
@@ -1506,6 +1506,10 @@ START_TEST(a_kept_launch_is_as_a_new_one)
 	for (int i = 0; i < FORMS; i++) {
 		right[i] = layout == LAYOUT_PACKED ? packed_args() : args_of(2, 8, 4, 200, 300);
 		right[i].seqlen_q -= i * 8;
+		if (layout != LAYOUT_DENSE) {
+			right[i].seqlens_q = (const int32_t *)(uintptr_t)0x30001000;
+			right[i].seqlens_k = (const int32_t *)(uintptr_t)0x30002000;
+		}
 		a[i] = right[i];
 	}
 	chance_state = (uint32_t)_i;
@@ -1601,6 +1605,21 @@ START_TEST(kept_launches_end_with_their_kernel)
 	ck_assert_int_eq(launch_twice(F, &a, NULL), FAGEN_OK);
 	ck_assert_str_eq(fake.state->launch[0].entry, "other");
 	ck_assert_uint_eq(fake.state->launch[0].grid, 4 * 8 * 2);
+}
+END_TEST
+
+START_TEST(kept_launches_do_not_survive_fork)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
+	const pid_t child = fork();
+	const int calls = fake.state->calls;
+	if (child == 0)
+		_exit(launch(F, &a, NULL) != FAGEN_ERROR_DRIVER || fake.state->calls > calls);
+	int status;
+	ck_assert_int_eq(waitpid(child, &status, 0), child);
+	ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	ck_assert_int_eq(launch(F, &a, NULL), FAGEN_OK);
 }
 END_TEST
 
@@ -1987,6 +2006,7 @@ Suite *suite(void)
 	tcase_add_test(t, a_kept_launch_has_the_inputs_of_each);
 	tcase_add_test(t, a_failed_launch_leaves_nothing);
 	tcase_add_test(t, kept_launches_end_with_their_kernel);
+	tcase_add_test(t, kept_launches_do_not_survive_fork);
 	tcase_add_test(t, launches_within_launches);
 	tcase_add_test(t, threads_share_kept_launches);
 	tcase_add_test(t, a_real_stream_needs_no_context_call);
