@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RANK = MAPPED_RANK, BOX_COLUMNS = 64, ELEMENT = 2, PLACES = 32 };
+enum { RANK = MAPPED_RANK, BOX_COLUMNS = 64, ELEMENT = 2 };
 enum { KEY_WORDS = sizeof(struct mapped) / 8, MAP_WORDS = sizeof(struct fagen_abi_map) / 8 };
 #define STRIDE_LIMIT (INT64_C(1) << 40) /* bytes; strides of a map are below */
 
@@ -22,8 +22,9 @@ struct kept_map {
 	_Atomic uint32_t turn;
 	_Atomic uint64_t key[KEY_WORDS], map[MAP_WORDS];
 };
+enum { SETS = 16, WAYS = 4 }; /* layers of a model differ in their addresses: a map of any has a choice of places */
 struct kept_maps {
-	struct kept_map place[RECIPE_MAPS_MAX][PLACES];
+	struct kept_map place[RECIPE_MAPS_MAX][SETS][WAYS];
 };
 
 struct kept_maps *maps_keep(const struct recipe *recipe)
@@ -31,17 +32,15 @@ struct kept_maps *maps_keep(const struct recipe *recipe)
 	return recipe->map_count ? calloc(1, sizeof(struct kept_maps)) : NULL;
 }
 
-/* Layers of a model differ in their addresses. */
-static struct kept_map *kept_place(struct kept_maps *kept, int i, const struct mapped *m)
+/* The places that a map may have. */
+static struct kept_map *kept_set(struct kept_maps *kept, int i, const struct mapped *m)
 {
-	uint64_t hash = m->address;
-	for (int d = 0; d < RANK; d++)
-		hash = hash * 31 + m->size[d];
-	return &kept->place[i][hash * UINT64_C(0x9E3779B97F4A7C15) >> 59];
+	const uint64_t hash = (m->address ^ m->size[1] << 48) * UINT64_C(0x9E3779B97F4A7C15);
+	return kept->place[i][hash >> 60];
 }
-_Static_assert(PLACES == 1 << (64 - 59), "places by the first bits of a hash");
+_Static_assert(SETS == 1 << (64 - 60), "sets by the first bits of a hash");
 
-static bool kept_take(struct fagen_abi_map *map, struct kept_map *kept, const uint64_t key[KEY_WORDS])
+static bool place_read(struct fagen_abi_map *map, struct kept_map *kept, const uint64_t key[KEY_WORDS])
 {
 	const uint32_t turn = atomic_load_explicit(&kept->turn, memory_order_acquire);
 	if (!turn || turn % 2)
@@ -54,8 +53,21 @@ static bool kept_take(struct fagen_abi_map *map, struct kept_map *kept, const ui
 	return atomic_load_explicit(&kept->turn, memory_order_acquire) == turn;
 }
 
-static void kept_put(struct kept_map *kept, const struct fagen_abi_map *map, const uint64_t key[KEY_WORDS])
+static bool kept_take(struct fagen_abi_map *map, struct kept_map set[WAYS], const uint64_t key[KEY_WORDS])
 {
+	for (int way = 0; way < WAYS; way++)
+		if (place_read(map, &set[way], key))
+			return true;
+	return false;
+}
+
+/* In the place that was written least often: so they take turns. */
+static void kept_put(struct kept_map set[WAYS], const struct fagen_abi_map *map, const uint64_t key[KEY_WORDS])
+{
+	struct kept_map *kept = set;
+	for (int way = 1; way < WAYS; way++)
+		if (atomic_load_explicit(&set[way].turn, memory_order_relaxed) < atomic_load_explicit(&kept->turn, memory_order_relaxed))
+			kept = &set[way];
 	uint32_t turn = atomic_load_explicit(&kept->turn, memory_order_relaxed);
 	if (turn % 2 || !atomic_compare_exchange_strong_explicit(&kept->turn, &turn, turn + 1, memory_order_acq_rel, memory_order_relaxed))
 		return; /* another thread is at it */
@@ -189,7 +201,7 @@ unsigned maps_take(struct fagen_abi_maps *maps, const struct mapped mapped[RECIP
 		if (!(wanted >> i & 1) || is_empty(&mapped[i]))
 			continue;
 		memcpy(key, &mapped[i], sizeof key);
-		if (!pass->kept || !kept_take(map_at(maps, operand_of(&pass->recipe.map[i])), kept_place(pass->kept, i, &mapped[i]), key))
+		if (!pass->kept || !kept_take(map_at(maps, operand_of(&pass->recipe.map[i])), kept_set(pass->kept, i, &mapped[i]), key))
 			lacking |= 1u << i;
 	}
 	return lacking;
@@ -208,7 +220,7 @@ int maps_encode(struct fagen_abi_maps *maps, const struct mapped mapped[RECIPE_M
 			return -1;
 		memcpy(key, &mapped[i], sizeof key);
 		if (pass->kept)
-			kept_put(kept_place(pass->kept, i, &mapped[i]), map, key);
+			kept_put(kept_set(pass->kept, i, &mapped[i]), map, key);
 	}
 	return 0;
 }

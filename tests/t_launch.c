@@ -1334,6 +1334,30 @@ START_TEST(maps_are_kept)
 }
 END_TEST
 
+/* Each layer of a model has addresses of its own, and all come by again. */
+START_TEST(maps_of_a_models_layers_are_kept)
+{
+	enum { LAYERS = 24, BYTES = 8 * 200 * D_QK * 2 };
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	mapped_open();
+	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
+	for (int round = 0; round < 3; round++) {
+		fake.state->maps = 0;
+		for (int layer = 0; layer < LAYERS; layer++) {
+			a.query.data = (void *)(uintptr_t)(0x100000000u + (uintptr_t)layer * 3 * BYTES);
+			a.key.data = (char *)a.query.data + BYTES;
+			a.value.data = (char *)a.key.data + BYTES;
+			ck_assert_msg(!launch(F, &a, NULL), "%s", error.message);
+		}
+		if (round == 0)
+			ck_assert_int_eq(fake.state->maps, 3 * LAYERS);
+	}
+	ck_assert_int_lt(fake.state->maps, 3 * LAYERS / 10);
+	kernel.pass[F].kept = NULL;
+	free(kept);
+}
+END_TEST
+
 #if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
 enum { MAPS_TIMES = 30000 };
 #else
@@ -1352,7 +1376,7 @@ static cu_result telling_map(cu_tensor_map *map, unsigned int type, uint32_t ran
 
 static void *many_maps(void *seed)
 {
-	enum { ADDRESSES = 512 }; /* many to a place */
+	enum { ADDRESSES = 512 }; /* more than there are places */
 	uint32_t x = (uint32_t)(uintptr_t)seed;
 	struct diag diag = {0};
 	struct fault f = {.diag = &diag};
@@ -1528,6 +1552,19 @@ START_TEST(a_kept_launch_is_as_a_new_one)
 	free(kernel.pass[F].kept);
 	free(kernel.pass[B].kept);
 	kernel.pass[F].kept = kernel.pass[B].kept = NULL;
+}
+END_TEST
+
+/* Shapes that come by turns, as of layers of two kinds: a launch that is kept has its tensor maps. */
+START_TEST(launches_of_several_shapes_are_kept)
+{
+	mapped_open();
+	for (int round = 0; round < 3; round++)
+		for (int64_t i = 0; i < 4; i++) {
+			fagen_args a = args_of(2, 8, i % 2 ? 4 : 8, 200, 300 - i / 2);
+			ck_assert_msg(!launch(F, &a, NULL), "%s", error.message);
+		}
+	ck_assert_int_eq(fake.state->maps, 4 * 3);
 }
 END_TEST
 
@@ -2001,8 +2038,10 @@ Suite *suite(void)
 	tcase_add_test(t, maps_are_encoded_in_a_context);
 	tcase_add_test(t, kept_maps_need_no_context);
 	tcase_add_test(t, maps_are_kept);
+	tcase_add_test(t, maps_of_a_models_layers_are_kept);
 	tcase_add_test(t, threads_share_kept_maps);
 	tcase_add_loop_test(t, a_kept_launch_is_as_a_new_one, 0, 6); /* each layout, without and with tensor maps */
+	tcase_add_test(t, launches_of_several_shapes_are_kept);
 	tcase_add_test(t, a_kept_launch_has_the_inputs_of_each);
 	tcase_add_test(t, a_failed_launch_leaves_nothing);
 	tcase_add_test(t, kept_launches_end_with_their_kernel);
