@@ -442,8 +442,8 @@ static bool same_form(const fagen_args *a, const fagen_args *b, enum pass pass)
 /* ---- launches that are kept ---- */
 
 /* A place is one thread's at a time: who finds `busy` false and sets it, with acquire, has all of it until he clears it, with
- * release. Nobody waits: who finds every place busy fills in a launch of his own. `shape` and `next` are for choosing a place, which
- * may be any. */
+ * release. Nobody waits: who finds every place busy fills in a launch of his own. `form` and `next` are for choosing a place: any
+ * choice is right. */
 enum { LAUNCH_PLACES = 4 };
 struct kept_launch {
 	atomic_bool busy;
@@ -452,8 +452,8 @@ struct kept_launch {
 	struct launch launch;
 };
 struct kept_launches {
-	_Atomic uint64_t shape[LAUNCH_PLACES]; /* hash of that of the last launch; 0: none yet */
-	_Atomic uint32_t next;                 /* the place to give up for a new shape */
+	_Atomic uint64_t form[LAUNCH_PLACES]; /* form_hash of the last launch; 0: none yet */
+	_Atomic uint32_t next;                /* the place to give up for a new form */
 	struct kept_launch place[LAUNCH_PLACES];
 };
 
@@ -463,31 +463,34 @@ struct kept_launches *launches_keep(void)
 	return kept ? memset(kept, 0, sizeof *kept) : NULL;
 }
 
-static uint64_t shape_hash(const fagen_args *a)
+/* Of what tells forms apart as a rule. */
+static uint64_t form_hash(const fagen_args *a)
 {
-	const int64_t size[] = {a->batch, a->heads_q, a->heads_kv, a->seqlen_q, a->seqlen_k, a->total_q, a->total_k};
-	uint64_t hash = 1;
-	for (size_t i = 0; i < sizeof size / sizeof *size; i++)
-		hash = (hash ^ (uint64_t)size[i]) * UINT64_C(0x9E3779B97F4A7C15);
-	return hash | 1;
+	const int64_t part[] = {a->batch,    a->heads_q, a->heads_kv,         a->seqlen_q,       a->seqlen_k,
+	                        a->total_q,  a->total_k, a->query.stride_seq, a->key.stride_seq, a->value.stride_seq,
+	                        a->out.stride_seq};
+	uint64_t hash = 0;
+	for (size_t i = 0; i < sizeof part / sizeof *part; i++)
+		hash = (hash << 7 | hash >> 57) ^ (uint64_t)part[i];
+	return hash ? hash : 1;
 }
 
 static bool place_take(struct kept_launch *place) { return !atomic_exchange_explicit(&place->busy, true, memory_order_acquire); }
 
-/* A place that is the caller's until kept_leave, if there is one with a launch of these shapes. NULL: none is free. */
+/* A place that is the caller's until kept_leave: with a launch of the same form, if there is one. NULL: none is free. */
 static struct kept_launch *kept_enter(struct kept_launches *kept, const fagen_args *a)
 {
 	if (!kept)
 		return NULL;
-	const uint64_t shape = shape_hash(a);
+	const uint64_t form = form_hash(a);
 	for (int i = 0; i < LAUNCH_PLACES; i++)
-		if (atomic_load_explicit(&kept->shape[i], memory_order_relaxed) == shape && place_take(&kept->place[i]))
+		if (atomic_load_explicit(&kept->form[i], memory_order_relaxed) == form && place_take(&kept->place[i]))
 			return &kept->place[i];
 	for (int turn = 0; turn < LAUNCH_PLACES; turn++) {
 		const uint32_t i = atomic_fetch_add_explicit(&kept->next, 1, memory_order_relaxed) % LAUNCH_PLACES;
 		if (!place_take(&kept->place[i]))
 			continue;
-		atomic_store_explicit(&kept->shape[i], shape, memory_order_relaxed);
+		atomic_store_explicit(&kept->form[i], form, memory_order_relaxed);
 		return &kept->place[i];
 	}
 	return NULL;
