@@ -146,7 +146,8 @@ static const struct {
 	size_t given, abi; /* offsets in fagen_args and in struct fagen_abi */
 } operand_place[OPERANDS] = {
 #define PLACE(name) {#name, offsetof(fagen_args, name), offsetof(struct fagen_abi, name)}
-	PLACE(query), PLACE(key), PLACE(value), PLACE(out), PLACE(lse), PLACE(dout), PLACE(dlse), PLACE(dquery), PLACE(dkey), PLACE(dvalue),
+	PLACE(query), PLACE(key),  PLACE(value),  PLACE(out),  PLACE(lse),
+	PLACE(dout),  PLACE(dlse), PLACE(dquery), PLACE(dkey), PLACE(dvalue),
 #undef PLACE
 };
 
@@ -263,7 +264,8 @@ static int tensors_fill(struct launch *l, enum pass pass, struct fault *f)
 		[DVALUE] = {hk, sk, dv, TENSOR_WRITTEN},
 	};
 	for (int i = 0; i < operands_of(pass); i++) {
-		const struct operand o = {operand_place[i].name, tensor_given(a, i), row[i].heads, row[i].rows, row[i].columns, row[i].flags};
+		const struct operand o = {operand_place[i].name, tensor_given(a, i), row[i].heads,
+		                          row[i].rows,           row[i].columns,     row[i].flags};
 		if ((i != LSE || lse) && tensor_fill(tensor_of(abi, i), l, &o, f))
 			return -1;
 	}
@@ -367,15 +369,17 @@ static int args_take(const fagen_args **args, fagen_args *older, struct fault *f
 	if ((*args)->struct_size >= sizeof *older)
 		return 0;
 	if (struct_take(older, sizeof *older, *args))
-		return fault_fail(f, FAGEN_ERROR_INVALID, "struct_size",
-		                  "args.struct_size is not set: it says which version of struct fagen_args the caller has.");
+		return fault_fail(
+			f, FAGEN_ERROR_INVALID, "struct_size",
+			"args.struct_size is not set: it says which version of struct fagen_args the caller has.");
 	*args = older;
 	return 0;
 }
 
 /* ---- filling in ---- */
 
-static int launch_fill(struct launch *l, const struct fagen_kernel *k, enum pass pass, const fagen_args *a, struct fault *f)
+static int launch_fill(struct launch *l, const struct fagen_kernel *k, enum pass pass, const fagen_args *a,
+                       struct fault *f)
 {
 	memset(l, 0, sizeof *l);
 	l->kernel = k;
@@ -387,7 +391,8 @@ static int launch_fill(struct launch *l, const struct fagen_kernel *k, enum pass
 		return -1;
 	if (!l->some)
 		return 0;
-	if (maps_fill(l->mapped, &l->pass->recipe, &l->abi, &l->shape, k, f) || pieces_fill(l, f) || workspace_fill(l, f))
+	if (maps_fill(l->mapped, &l->pass->recipe, &l->abi, &l->shape, k, f) || pieces_fill(l, f) ||
+	    workspace_fill(l, f))
 		return -1;
 	l->wanted = (1u << l->pass->recipe.map_count) - 1;
 	l->abi.batch = (int)a->batch;
@@ -430,11 +435,13 @@ static bool same_form(const fagen_args *a, const fagen_args *b, enum pass pass)
 	                  (a->seqlen_q ^ b->seqlen_q) | (a->seqlen_k ^ b->seqlen_k) | (a->total_q ^ b->total_q) |
 	                  (a->total_k ^ b->total_k);
 	uint64_t moved = address_differs(a->seqlens_q, b->seqlens_q) | address_differs(a->seqlens_k, b->seqlens_k) |
-	                 address_differs(a->cu_seqlens_q, b->cu_seqlens_q) | address_differs(a->cu_seqlens_k, b->cu_seqlens_k);
+	                 address_differs(a->cu_seqlens_q, b->cu_seqlens_q) |
+	                 address_differs(a->cu_seqlens_k, b->cu_seqlens_k);
 	for (int i = 0; i < operands_of(pass); i++) {
 		const fagen_tensor *t = tensor_given(a, i), *u = tensor_given(b, i);
 		moved |= address_differs(t->data, u->data);
-		differs |= (t->stride_batch ^ u->stride_batch) | (t->stride_head ^ u->stride_head) | (t->stride_seq ^ u->stride_seq);
+		differs |= (t->stride_batch ^ u->stride_batch) | (t->stride_head ^ u->stride_head) |
+		           (t->stride_seq ^ u->stride_seq);
 	}
 	return !differs && !moved;
 }
@@ -466,16 +473,19 @@ struct kept_launches *launches_keep(void)
 /* Of what tells forms apart as a rule. */
 static uint64_t form_hash(const fagen_args *a)
 {
-	const int64_t part[] = {a->batch,    a->heads_q, a->heads_kv,         a->seqlen_q,       a->seqlen_k,
-	                        a->total_q,  a->total_k, a->query.stride_seq, a->key.stride_seq, a->value.stride_seq,
-	                        a->out.stride_seq};
+	const int64_t part[] = {a->batch,          a->heads_q,          a->heads_kv,      a->seqlen_q,
+	                        a->seqlen_k,       a->total_q,          a->total_k,       a->query.stride_seq,
+	                        a->key.stride_seq, a->value.stride_seq, a->out.stride_seq};
 	uint64_t hash = 0;
 	for (size_t i = 0; i < sizeof part / sizeof *part; i++)
 		hash = (hash << 7 | hash >> 57) ^ (uint64_t)part[i];
 	return hash ? hash : 1;
 }
 
-static bool place_take(struct kept_launch *place) { return !atomic_exchange_explicit(&place->busy, true, memory_order_acquire); }
+static bool place_take(struct kept_launch *place)
+{
+	return !atomic_exchange_explicit(&place->busy, true, memory_order_acquire);
+}
 
 /* A place that is the caller's until kept_leave: with a launch of the same form, if there is one. NULL: none is free. */
 static struct kept_launch *kept_enter(struct kept_launches *kept, const fagen_args *a)
@@ -539,8 +549,8 @@ static int kernels_launch(struct launch *l, cu_stream stream, struct fault *f)
 		const struct kernel_launch *each = &l->each[i];
 		if (!each->grid)
 			continue;
-		const cu_result r = cu->cuLaunchKernel(each->function, each->grid, 1, 1, each->threads, 1, 1, each->smem, stream,
-		                                       params, NULL);
+		const cu_result r = cu->cuLaunchKernel(each->function, each->grid, 1, 1, each->threads, 1, 1,
+		                                       each->smem, stream, params, NULL);
 		if (r) {
 			driver_fail(d, f, r, "Launching a kernel (cuLaunchKernel)");
 			return fault_fail(f, FAGEN_ERROR_DRIVER, NULL,

@@ -66,7 +66,8 @@ static void kept_put(struct kept_map set[WAYS], const struct fagen_abi_map *map,
 {
 	struct kept_map *kept = set;
 	for (int way = 1; way < WAYS; way++)
-		if (atomic_load_explicit(&set[way].turn, memory_order_relaxed) < atomic_load_explicit(&kept->turn, memory_order_relaxed))
+		if (atomic_load_explicit(&set[way].turn, memory_order_relaxed) <
+		    atomic_load_explicit(&kept->turn, memory_order_relaxed))
 			kept = &set[way];
 	uint32_t turn = atomic_load_explicit(&kept->turn, memory_order_relaxed);
 	if (turn % 2 || !atomic_compare_exchange_strong_explicit(&kept->turn, &turn, turn + 1, memory_order_acq_rel, memory_order_relaxed))
@@ -201,7 +202,8 @@ unsigned maps_take(struct fagen_abi_maps *maps, const struct mapped mapped[RECIP
 		if (!(wanted >> i & 1) || is_empty(&mapped[i]))
 			continue;
 		memcpy(key, &mapped[i], sizeof key);
-		if (!pass->kept || !kept_take(map_at(maps, operand_of(&pass->recipe.map[i])), kept_set(pass->kept, i, &mapped[i]), key))
+		if (!pass->kept || !kept_take(map_at(maps, operand_of(&pass->recipe.map[i])),
+		                              kept_set(pass->kept, i, &mapped[i]), key))
 			lacking |= 1u << i;
 	}
 	return lacking;
