@@ -23,7 +23,7 @@ struct kernel_pass { /* one pass, loaded on one device; without kernels in its r
 	cu_kernel entry[RECIPE_KERNELS_MAX];
 	size_t piece_field[RECIPE_PIECES_MAX]; /* offset in struct fagen_abi of the address of a workspace piece */
 	struct recipe recipe;
-	struct kept_maps *kept;    /* tensor maps of earlier launches; may be NULL */
+	struct kept_maps *kept;    /* tensor maps of earlier launches, one for each of the recipe; may be NULL */
 	struct kept_launches *launches; /* what earlier launches filled in; may be NULL */
 	struct key_builder *key;   /* of its cubin up to the source, which is hashed once; NULL when used or not made here */
 	int registers, spill_bytes, smem_bytes;

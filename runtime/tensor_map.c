@@ -22,23 +22,23 @@ struct kept_map {
 	_Atomic uint32_t turn;
 	_Atomic uint64_t key[KEY_WORDS], map[MAP_WORDS];
 };
-enum { SETS = 16, WAYS = 4 }; /* layers of a model differ in their addresses: a map of any has a choice of places */
-struct kept_maps {
-	struct kept_map place[RECIPE_MAPS_MAX][SETS][WAYS];
+enum { SETS = 32, WAYS = 4 }; /* layers of a model differ in their addresses: each map has a choice of places */
+struct kept_maps { /* of one map of the recipe */
+	struct kept_map place[SETS][WAYS];
 };
 
 struct kept_maps *maps_keep(const struct recipe *recipe)
 {
-	return recipe->map_count ? calloc(1, sizeof(struct kept_maps)) : NULL;
+	return recipe->map_count ? calloc((size_t)recipe->map_count, sizeof(struct kept_maps)) : NULL;
 }
 
 /* The places that a map may have. */
 static struct kept_map *kept_set(struct kept_maps *kept, int i, const struct mapped *m)
 {
 	const uint64_t hash = (m->address ^ m->size[1] << 48) * UINT64_C(0x9E3779B97F4A7C15);
-	return kept->place[i][hash >> 60];
+	return kept[i].place[hash >> 59];
 }
-_Static_assert(SETS == 1 << (64 - 60), "sets by the first bits of a hash");
+_Static_assert(SETS == 1 << (64 - 59), "sets by the first bits of a hash");
 
 static bool place_read(struct fagen_abi_map *map, struct kept_map *kept, const uint64_t key[KEY_WORDS])
 {
