@@ -216,10 +216,12 @@ def overhead():
     s = ops.spec_of(spec, q, k, v, False, {})
     prepared = next(iter(s.launches.values()))
     words, workspace = prepared.words.from_buffer_copy(prepared.template), launch.workspace_of(prepared, "cuda")
-    out, lse = torch.empty_like(q), torch.empty(1, 1, 64, device="cuda")
-    for place, t in ((launch.QUERY, q), (launch.KEY, k), (launch.VALUE, v), (launch.OUT, out), (launch.LSE, lse), (launch.WORKSPACE, workspace)):
+    out = torch.empty_like(q)
+    for place, t in ((launch.QUERY, q), (launch.KEY, k), (launch.VALUE, v), (launch.OUT, out), (launch.WORKSPACE, workspace)):
         words[place] = 0 if t is None else t.data_ptr()
     stream, error = launch.stream_of(q), launch.error_of_thread()
+    if prepared.function(prepared.kernel, words, stream, error):
+        raise RuntimeError(f"the C launch is refused: {error._obj.message.decode()}")
     rows.insert(0, ("the C launch alone", host_us(lambda: prepared.function(prepared.kernel, words, stream, error))))
     leaves = [t.requires_grad_() for t in (q, k, v)]
     dout = torch.ones_like(q)
