@@ -213,13 +213,13 @@ def overhead():
     rows = [("fagen.attention, no gradient", host_us(lambda: fagen.attention(q, k, v, spec))),
             ("fagen.sdpa, no gradient", host_us(lambda: fagen.sdpa(q, k, v, is_causal=True))),
             ("SDPA, no gradient", host_us(lambda: F.scaled_dot_product_attention(q, k, v, is_causal=True)))]
-    s = ops.spec_of(spec, q, k, v, False, {})
+    s = ops.spec_of(q, k, v, spec, False, {})
     prepared = next(iter(s.launches.values()))
     words, workspace = prepared.words.from_buffer_copy(prepared.template), launch.workspace_of(prepared, "cuda")
     out = torch.empty_like(q)
     for place, t in ((launch.QUERY, q), (launch.KEY, k), (launch.VALUE, v), (launch.OUT, out), (launch.WORKSPACE, workspace)):
-        words[place] = 0 if t is None else t.data_ptr()
-    stream, error = launch.stream_of(q), launch.error_of_thread()
+        words[place] = t.data_ptr()
+    stream, error = launch.stream_of(prepared.device), launch._local.error
     if prepared.function(prepared.kernel, words, stream, error):
         raise RuntimeError(f"the C launch is refused: {error._obj.message.decode()}")
     rows.insert(0, ("the C launch alone", host_us(lambda: prepared.function(prepared.kernel, words, stream, error))))
@@ -240,7 +240,7 @@ def first_calls():
         was, os.environ["FAGEN_CACHE_DIR"] = os.environ.get("FAGEN_CACHE_DIR"), folder
         for _ in range(2):
             specs._runtime = None
-            specs._specs.clear(), ops._found.clear()
+            specs._specs.clear(), ops._found.clear(), ops._calls.clear()
             torch.cuda.synchronize()
             began = time.perf_counter()
             fagen.flex(q, k, v, mask="k <= q && q - k < 333 || k < 7", score="15 * tanh(s / 15)").sum().backward()
@@ -250,7 +250,7 @@ def first_calls():
         if was is not None:
             os.environ["FAGEN_CACHE_DIR"] = was
     specs._runtime = None
-    specs._specs.clear(), ops._found.clear()
+    specs._specs.clear(), ops._found.clear(), ops._calls.clear()
     return seconds
 
 

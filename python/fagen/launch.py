@@ -11,7 +11,7 @@ from . import abi, spec as specs
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "f32": torch.float32, "i32": torch.int32, "u8": torch.uint8}
 DTYPE_NAMES = {v: k for k, v in DTYPES.items()}
-KEPT_MAX = 4096  # prepared launches of a spec; beyond, they are made anew
+KEPT_MAX = 4096  # prepared launches of a spec, or calls; beyond, they are made anew
 
 # Places of addresses in the words of fagen_args, and of an input behind it.
 ARGS_WORDS, INPUT_WORDS = c.sizeof(abi.Args) // 8, c.sizeof(abi.Input) // 8
@@ -132,10 +132,9 @@ def lse_like(spec, q):
     return (batch, heads, rows), (heads * rows, rows, 1)
 
 
-def result(spec, form, dtype, device):
-    if spec.layout == "packed":  # rows behind the last entry are not written
-        return torch.empty_strided(*form, dtype=dtype, device=device).zero_()
-    return torch.empty_strided(*form, dtype=dtype, device=device)
+def result(form, dtype, device, zeroed):
+    out = torch.empty_strided(form[0], form[1], dtype=dtype, device=device)
+    return out.zero_() if zeroed else out
 
 
 def aligned(*tensors):
@@ -169,46 +168,44 @@ def strides_set(tensor, t, packed=False):
         tensor.stride_head, tensor.stride_seq = t.stride()
 
 
+_local = threading.local()  # the error of a thread's launches
+
+
 class Launch:
     """All of a launch but its addresses, and the forms of its results."""
 
     def __init__(self, spec, which, tensors, inputs, grads, sizes, device, results):
         """tensors: {name in fagen_args: tensor}; grads: of the inputs, a tensor or None each."""
-        self.results = results
-        rt = specs.runtime()
+        rt, packed, q = specs.runtime(), spec.layout == "packed", tensors["query"]
+        self.device, self.lse, self.results = device, spec.lse, results
+        self.zeroed = packed  # rows behind the last entry are not written
+        self.as_query = (q.shape, q.stride()) == results[0] and not packed  # is the first result just as q?
         kernel = kernel_of(spec, device, 16 if aligned(*(t for n, t in tensors.items() if "lse" not in n)) else 2, sizes)
-        args, packed = abi.sized(abi.Args), spec.layout == "packed"
+        args = abi.sized(abi.Args)
         args.batch, args.heads_q, args.heads_kv, args.seqlen_q, args.seqlen_k = sizes[:5]
         args.total_q, args.total_k = (sizes.rows_q, sizes.rows_k) if packed else (0, 0)
         for name, t in tensors.items():
             strides_set(getattr(args, name), t, packed)
         args.input_count = len(inputs)
-        self.workspace = kernel.workspace_size(args)
-        args.workspace_size = self.workspace
+        self.workspace = args.workspace_size = kernel.workspace_size(args)
         named = (abi.Input * len(inputs))()
         self.names = [d.name.encode() for d in spec.inputs]  # kept alive
         for to, name, t, g in zip(named, self.names, inputs, grads):
             to.name, to.stride[:t.dim()] = name, t.stride()
             if g is not None:
                 to.grad_stride[:g.dim()] = g.stride()
+        self.no_grads = (None,) * len(inputs)
         self.words = c.c_uint64 * (ARGS_WORDS + INPUT_WORDS * len(inputs))
         self.template = bytes(args) + bytes(named)
         self.kernel, self.function = kernel.handle, (rt.lib.fagen_backward if which else rt.lib.fagen_forward)
 
-    def run(self, addresses, inputs, grads, lengths, rng, q, workspace):
-        """addresses: ((place, address), ...). The tensors live at least until the call returns; their memory is then the
-        stream's, as PyTorch's allocator keeps it."""
-        words = self.words.from_buffer_copy(self.template)
-        for place, address in addresses:
-            words[place] = address
+    def fill(self, words, inputs, grads, lengths, rng):
+        if rng is not None:
+            words[RNG] = rng.data_ptr()
         if lengths is not EQUAL:
             for i in range(4):
                 if lengths[i] is not None:
                     words[SEQLENS + i] = lengths[i].data_ptr()
-        if rng is not None:
-            words[RNG] = rng.data_ptr()
-        if workspace is not None:
-            words[WORKSPACE] = workspace.data_ptr()
         if inputs:
             words[INPUTS] = c.addressof(words) + 8 * ARGS_WORDS
             at = ARGS_WORDS
@@ -217,58 +214,78 @@ class Launch:
                 if g is not None:
                     words[at + INPUT_GRAD] = g.data_ptr()
                 at += INPUT_WORDS
-        error = error_of_thread()
-        if self.function(self.kernel, words, stream_of(q), error):
+
+    def run(self, words, device):
+        """The tensors live at least until the call returns; their memory is then the stream's, as PyTorch's allocator keeps it."""
+        if self.workspace:
+            workspace = workspace_of(self, device)
+            words[WORKSPACE] = workspace.data_ptr()
+        try:
+            error = _local.error
+        except AttributeError:
+            error = _local.error = c.byref(abi.sized(abi.Error))
+        if self.function(self.kernel, words, stream_of(self.device), error):
             said = error._obj
             raise abi.FagenError(said.message.decode(errors="replace").rstrip(), said.code, said.field.decode(errors="replace"))
 
-
-_local = threading.local()
-
-
-def error_of_thread():
-    try:
-        return _local.error
-    except AttributeError:
-        _local.error = c.byref(abi.sized(abi.Error))
-        return _local.error
+    def forward(self, q, k, v, addresses, inputs=(), lengths=EQUAL, rng=None):
+        """out and lse (None when the spec does not want it). addresses: of q, k and v."""
+        device, lse = q.device, None
+        out = torch.empty_like(q) if self.as_query else result(self.results[0], q.dtype, device, self.zeroed)
+        words = self.words.from_buffer_copy(self.template)  # of this call alone: threads share the rest
+        words[QUERY], words[KEY], words[VALUE] = addresses
+        words[OUT] = out.data_ptr()
+        if self.lse:
+            lse = result(self.results[1], torch.float32, device, self.zeroed)
+            words[LSE] = lse.data_ptr()
+        if inputs or lengths is not EQUAL or rng is not None:
+            self.fill(words, inputs, self.no_grads, lengths, rng)
+        self.run(words, device)
+        return out, lse
 
 
 def device_of(t):
     return t.get_device()
 
 
-def stream_of(t):
-    return torch._C._cuda_getCurrentRawStream(t.get_device())
+# Of a device's index, without making a torch.cuda.Stream.
+stream_of = getattr(torch._C, "_cuda_getCurrentRawStream", None) or (lambda device: torch.cuda.current_stream(device).cuda_stream)
 
 
-def shape_key(q, k, v, inputs, lengths):
+def addresses_of(q, k, v):
+    return q.data_ptr(), k.data_ptr(), v.data_ptr()
+
+
+def form_of(q, k, v, addresses):
+    """All of q, k and v that a launch depends on: of their addresses, whether they are multiples of 16 bytes."""
+    at_q, at_k, at_v = addresses
     return (q.shape, q.stride(), k.shape, k.stride(), v.shape, v.stride(), q.dtype, k.dtype, v.dtype, q.get_device(), k.get_device(), v.get_device(),
-            (q.data_ptr() | k.data_ptr() | v.data_ptr()) & 15,
-            None if lengths is EQUAL else tuple([t if type(t) is int else t is not None and (t.shape, t.stride(), t.dtype, t.device) for t in lengths]),
-            tuple([(t.shape, t.stride(), t.dtype, t.device) for t in inputs]) if inputs else None)
+            (at_q | at_k | at_v) & 15)
 
 
-def kept(spec, key, launch):
-    if len(spec.launches) >= KEPT_MAX:
-        spec.launches.clear()
-    return spec.launches.setdefault(key, launch)
+def launch_key(q, k, v, addresses, inputs, lengths):
+    """form_of, with lengths and inputs where there are any."""
+    form = form_of(q, k, v, addresses)
+    if lengths is EQUAL and not inputs:
+        return form
+    return (form, tuple([t if type(t) is int else t is not None and (t.shape, t.stride(), t.dtype, t.device) for t in lengths]),
+            tuple([(t.shape, t.stride(), t.dtype, t.device) for t in inputs]))
+
+
+def kept(found, key, value):
+    """found[key], which is the value if there was none. Full, it is emptied."""
+    if len(found) >= KEPT_MAX:
+        found.clear()
+    return found.setdefault(key, value)
 
 
 def workspace_of(launch, device):
-    return torch.empty(launch.workspace, dtype=torch.uint8, device=device) if launch.workspace else None
+    return torch.empty(launch.workspace, dtype=torch.uint8, device=device)
 
 
-def forward(spec, q, k, v, inputs, lengths, rng):
-    """out and lse (None when the spec does not want it)."""
-    key = shape_key(q, k, v, inputs, lengths)
-    launch = spec.launches.get(key) or kept(spec, key, forward_prepare(spec, q, k, v, inputs, lengths))
-    device = q.device
-    out = result(spec, launch.results[0], q.dtype, device)
-    lse = result(spec, launch.results[1], torch.float32, device) if spec.lse else None
-    launch.run(((QUERY, q.data_ptr()), (KEY, k.data_ptr()), (VALUE, v.data_ptr()), (OUT, out.data_ptr()), (LSE, lse.data_ptr() if spec.lse else 0)),
-               inputs, (None,) * len(inputs), lengths, rng, q, workspace_of(launch, device))
-    return out, lse
+def forward_launch(spec, q, k, v, addresses, inputs, lengths):
+    key = launch_key(q, k, v, addresses, inputs, lengths)
+    return spec.launches.get(key) or kept(spec.launches, key, forward_prepare(spec, q, k, v, inputs, lengths))
 
 
 def forward_prepare(spec, q, k, v, inputs, lengths):
@@ -286,18 +303,22 @@ def backward(spec, dout, dlse, q, k, v, out, lse, inputs, lengths, rng, wanted):
     if dlse is not None:
         dlse = dlse.to(torch.float32)
     key = (dout.stride(), out.stride(), lse.stride(), dlse is not None and dlse.stride(), (dout.data_ptr() | out.data_ptr()) & 15, *wanted,
-           *shape_key(q, k, v, inputs, lengths))
+           launch_key(q, k, v, addresses_of(q, k, v), inputs, lengths))
     launch, device = spec.launches.get(key), q.device
     forms = launch.results if launch else [result_like(spec, t, t.shape[-1]) for t in (q, k, v)]
-    dq, dk, dv = (result(spec, form, q.dtype, device) for form in forms)
+    dq, dk, dv = (result(form, q.dtype, device, spec.layout == "packed") for form in forms)
     grads = [torch.empty(t.shape, dtype=torch.float32, device=device) if w else None for t, w in zip(inputs, wanted)]
     if launch is None:
         sizes = check(spec, q, k, v, inputs, lengths)
         tensors = {"query": q, "key": k, "value": v, "out": out, "lse": lse, "dout": dout, "dquery": dq, "dkey": dk, "dvalue": dv}
         if dlse is not None:
             tensors["dlse"] = dlse
-        launch = kept(spec, key, Launch(spec, abi.BACKWARD, tensors, inputs, grads, sizes, device_of(q), forms))
-    launch.run(((QUERY, q.data_ptr()), (KEY, k.data_ptr()), (VALUE, v.data_ptr()), (OUT, out.data_ptr()), (LSE, lse.data_ptr()),
-                (DOUT, dout.data_ptr()), (DLSE, 0 if dlse is None else dlse.data_ptr()), (DQUERY, dq.data_ptr()), (DKEY, dk.data_ptr()),
-                (DVALUE, dv.data_ptr())), inputs, grads, lengths, rng, q, workspace_of(launch, device))
+        launch = kept(spec.launches, key, Launch(spec, abi.BACKWARD, tensors, inputs, grads, sizes, device_of(q), forms))
+    words = launch.words.from_buffer_copy(launch.template)
+    launch.fill(words, inputs, grads, lengths, rng)
+    for place, t in ((QUERY, q), (KEY, k), (VALUE, v), (OUT, out), (LSE, lse), (DOUT, dout), (DQUERY, dq), (DKEY, dk), (DVALUE, dv)):
+        words[place] = t.data_ptr()
+    if dlse is not None:
+        words[DLSE] = dlse.data_ptr()
+    launch.run(words, device)
     return dq, dk, dv, grads

@@ -19,7 +19,9 @@ SpecLike = Union[str, "os.PathLike[str]", Dict[str, Any]]
 def forward_op(q: Tensor, k: Tensor, v: Tensor, spec: str, inputs: List[Tensor], seqlens_q: Optional[Tensor], seqlens_k: Optional[Tensor],
                cu_seqlens_q: Optional[Tensor], cu_seqlens_k: Optional[Tensor], max_q: int, max_k: int, rng: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
     s = specs.get(spec)
-    out, lse = launch.forward(s, q, k, v, tuple(inputs), lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k), rng)
+    inputs, lengths = tuple(inputs), lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k)
+    at = launch.addresses_of(q, k, v)
+    out, lse = launch.forward_launch(s, q, k, v, at, inputs, lengths).forward(q, k, v, at, inputs, lengths, rng)
     return out, q.new_empty(0, dtype=torch.float32) if lse is None else lse
 
 
@@ -70,8 +72,10 @@ def _gradients(ctx, dout, dlse):
 forward_op.register_autograd(_gradients, setup_context=_save)
 
 
-def lengths_of(*lengths):
-    return EQUAL if lengths == (None, None, None, None, 0, 0) else Lengths(*lengths)
+def lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k):
+    if seqlens_q is None and seqlens_k is None and cu_seqlens_q is None and cu_seqlens_k is None and not max_q and not max_k:
+        return EQUAL
+    return Lengths(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_q, max_k)
 
 
 def no_backward(spec):
@@ -84,30 +88,35 @@ def no_backward(spec):
 class _Attention(torch.autograd.Function):
     @staticmethod
     def forward(ctx, call, q, k, v, *inputs):
-        spec, lengths, rng, return_lse = call
-        out, lse = launch.forward(spec, q, k, v, inputs, lengths, rng)
-        ctx.spec, ctx.longest = spec, lengths is not EQUAL and lengths[4:]
-        ctx.save_for_backward(q, k, v, out, lse, rng, *(() if lengths is EQUAL else lengths[:4]), *inputs)
+        spec, prepared, addresses, lengths, rng, return_lse = call
+        out, lse = prepared.forward(q, k, v, addresses, inputs, lengths, rng)
+        ctx.called = spec, lengths is not EQUAL and lengths[4:]
+        if lengths is EQUAL and not inputs:
+            ctx.save_for_backward(q, k, v, out, lse, rng)
+        else:
+            ctx.save_for_backward(q, k, v, out, lse, rng, *(() if lengths is EQUAL else lengths[:4]), *inputs)
         ctx.set_materialize_grads(False)
         return (out, lse) if return_lse else out
 
     @staticmethod
     @once_differentiable
     def backward(ctx, dout, dlse=None):
+        spec, longest = ctx.called
         q, k, v, out, lse, rng, *rest = ctx.saved_tensors
-        lengths, inputs = (Lengths(*rest[:4], *ctx.longest), rest[4:]) if ctx.longest else (EQUAL, rest)
+        lengths, inputs = (Lengths(*rest[:4], *longest), rest[4:]) if longest else (EQUAL, rest)
         wanted = ctx.needs_input_grad[4:]
-        dq, dk, dv, grads = launch.backward(ctx.spec, torch.zeros_like(out) if dout is None else dout, dlse, q, k, v, out, lse, inputs, lengths, rng, wanted)
+        dq, dk, dv, grads = launch.backward(spec, torch.zeros_like(out) if dout is None else dout, dlse, q, k, v, out, lse, inputs, lengths, rng, wanted)
         return None, dq, dk, dv, *(g if g is None else g.to(t.dtype) for t, g in zip(inputs, grads))
 
 
 # Function.apply looks for functorch's tensors first, for 4 us: plain has seen that there are none.
 _apply = super(torch.autograd.Function, _Attention).apply
+_modes, _transforms, _grad_enabled = torch._C._len_torch_dispatch_stack, torch._C._are_functorch_transforms_active, torch.is_grad_enabled
 
 
 def plain(q):
     """No subclass, dispatch mode or functorch transform (which operators refuse) is in the way."""
-    return type(q) is Tensor and not torch._C._len_torch_dispatch_stack() and not torch._C._are_functorch_transforms_active()
+    return type(q) is Tensor and not _modes() and not _transforms()
 
 
 def attend(s, q, k, v, inputs, lengths, return_lse):
@@ -122,14 +131,53 @@ def attend(s, q, k, v, inputs, lengths, return_lse):
         raise no_backward(s)
     if return_lse and not s.lse:
         raise ValueError("return_lse is true, but the spec does not write lse: write outputs: [out, lse]")
-    rng = torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device=q.device) if s.dropout else None
-    if not plain(q):
-        out, lse = forward_op(q, k, v, s.source, list(inputs), *lengths, rng)
-        return (out, lse) if return_lse else out
-    if grad:
-        return _apply((s, lengths, rng, return_lse), q, k, v, *inputs)
-    out, lse = launch.forward(s, q, k, v, inputs, lengths, rng)
+    if plain(q):
+        at = launch.addresses_of(q, k, v)
+        return computed(s, launch.forward_launch(s, q, k, v, at, inputs, lengths), q, k, v, at, inputs, lengths, return_lse, grad)
+    out, lse = forward_op(q, k, v, s.source, list(inputs), *lengths, drawn(q) if s.dropout else None)
     return (out, lse) if return_lse else out
+
+
+def computed(s, prepared, q, k, v, addresses, inputs, lengths, return_lse, grad):
+    """The results for plain tensors."""
+    rng = drawn(q) if s.dropout else None
+    if grad:
+        return _apply((s, prepared, addresses, lengths, rng, return_lse), q, k, v, *inputs)
+    out, lse = prepared.forward(q, k, v, addresses, inputs, lengths, rng)
+    return (out, lse) if return_lse else out
+
+
+# ---- a call that went well, repeated ----
+
+# What was asked for and the form of plain q, k and v, without inputs and lengths: to the spec and the prepared launch. To find
+# and check these anew takes as long as all the rest of a call.
+_calls: Dict[Any, Tuple[specs.Spec, launch.Launch]] = {}
+
+
+def call(asked, find, args, q, k, v, inputs, lengths, return_lse):
+    """The path of every call. asked: all that is asked for but the arguments here; find(q, k, v, *args): the spec that it means."""
+    key = None
+    # plain(), needs_grad() and addresses_of(), written out: a twentieth of a call.
+    if lengths is EQUAL and not inputs and type(q) is Tensor and not _modes() and not _transforms():
+        grad = _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+        at = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        key = asked, return_lse, grad, launch.form_of(q, k, v, at)
+        known = _calls.get(key)
+        if known is not None:
+            s, prepared = known
+            return computed(s, prepared, q, k, v, at, (), EQUAL, return_lse, grad)
+    q, k, v = autocast(q, k, v)
+    s = find(q, k, v, *args)
+    results = attend(s, q, k, v, inputs_of(s, q, k, lengths, inputs), lengths, return_lse)
+    prepared = s.launches.get(key[3]) if key else None  # none when autocast or contiguous() made other tensors of q, k or v
+    if prepared is not None:
+        launch.kept(_calls, key, (s, prepared))
+    return results
+
+
+def drawn(q):
+    """What a dropout is made from."""
+    return torch.randint(0, 1 << 32, (2,), dtype=torch.int64, device=q.device)
 
 
 def autocast(q, k, v):
@@ -141,7 +189,7 @@ def autocast(q, k, v):
 
 
 def needs_grad(q, k, v, inputs):
-    return torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (len(inputs) > 0 and any(t.requires_grad for t in inputs)))
+    return _grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad or (len(inputs) > 0 and any(t.requires_grad for t in inputs)))
 
 
 def inputs_of(s, q, k, lengths, given):
@@ -184,7 +232,7 @@ def keys_said(dtype, qk, v, group, grad, lse):
 _found: Dict[Any, specs.Spec] = {}  # by what was written and what the tensors said
 
 
-def spec_of(spec, q, k, v, return_lse, given):
+def spec_of(q, k, v, spec, return_lse, given):
     if type(spec) is str:
         return specs.get(spec)
     if not isinstance(spec, dict):
@@ -217,10 +265,9 @@ def attention(q: Tensor, k: Tensor, v: Tensor, spec: SpecLike, *, return_lse: bo
 
     Returns out [batch, heads, seq_q, v] (packed [total, heads, v]), which lies in memory as q does, and with return_lse also
     lse, float32 [batch, heads, seq_q] (packed [heads, total]). Dropout draws from PyTorch's generator of the device."""
-    q, k, v = autocast(q, k, v)
-    s = spec_of(spec, q, k, v, return_lse, inputs)
     lengths = lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
-    return attend(s, q, k, v, inputs_of(s, q, k, lengths, inputs), lengths, return_lse)
+    asked = spec if type(spec) is str else (repr(spec),) if isinstance(spec, dict) else os.fspath(spec)
+    return call(asked, spec_of, (spec, return_lse, inputs), q, k, v, inputs, lengths, return_lse)
 
 
 @torch.compiler.allow_in_graph
@@ -236,11 +283,10 @@ def flex(q: Tensor, k: Tensor, v: Tensor, mask: Optional[str] = None, score: Opt
     length (and may have size 1, which is broadcast); others are as large as the tensor. A tensor that requires a gradient gets
     one. `sink` ([heads]) is a learned logit of each head in the softmax.
     blocks: a block layout as a spec has it, {"size": 64, "keep": "..."}."""
-    q, k, v = autocast(q, k, v)
     lengths = lengths_of(seqlens_q, seqlens_k, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
     layout = "dense" if lengths is EQUAL else "padded" if cu_seqlens_q is None else "packed"
-    s = expressed(q, k, v, mask, score, dropout, scale, blocks, deterministic, layout, return_lse, inputs)
-    return attend(s, q, k, v, inputs_of(s, q, k, lengths, inputs), lengths, return_lse)
+    return call((mask, score, dropout, scale, blocks and repr(blocks), deterministic), expressed,
+                (mask, score, dropout, scale, blocks, deterministic, layout, return_lse, inputs), q, k, v, inputs, lengths, return_lse)
 
 
 def expressed(q, k, v, mask, score, dropout, scale, blocks, deterministic, layout, return_lse, inputs):
@@ -276,20 +322,28 @@ def sdpa(query: Tensor, key: Tensor, value: Tensor, attn_mask: Optional[Tensor] 
     if query.dim() == 3:
         mask = attn_mask if attn_mask is None or attn_mask.dim() < 3 else attn_mask.unsqueeze(0)
         return sdpa(*(t.unsqueeze(0) for t in (query, key, value)), mask, dropout_p, is_causal, scale, enable_gqa).squeeze(0)
+    mask, score, inputs = "causal_top_left" if is_causal else None, None, {}
+    if attn_mask is not None:
+        sdpa_check(query, key, dropout_p, enable_gqa)
+        if is_causal:
+            raise ValueError("attn_mask is given and is_causal is true: one of them")
+        mask, score, inputs = mask_kind(attn_mask, (query.shape[0], query.shape[1], query.shape[2], key.shape[2]))
+    return call((mask, score, dropout_p, scale, enable_gqa), sdpa_spec, (mask, score, dropout_p, scale, enable_gqa, inputs), query, key, value,
+                inputs, EQUAL, False)
+
+
+def sdpa_spec(q, k, v, mask, score, dropout_p, scale, enable_gqa, inputs):
+    sdpa_check(q, k, dropout_p, enable_gqa)
+    return expressed(q, k, v, mask, score, dropout_p, scale, None, False, "dense", False, inputs)
+
+
+def sdpa_check(query, key, dropout_p, enable_gqa):
     if query.dim() != 4:
         raise ValueError(f"query is {list(query.shape)}; want [batch, heads, seq, dim] or [heads, seq, dim]")
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p is {dropout_p}; want a number from 0 to below 1")
     if query.shape[1] != key.shape[1] and not enable_gqa:
         raise ValueError(f"query has {query.shape[1]} heads and key {key.shape[1]}: pass enable_gqa=True")
-    q, k, v = autocast(query, key, value)
-    mask, score, inputs = "causal_top_left" if is_causal else None, None, {}
-    if attn_mask is not None:
-        if is_causal:
-            raise ValueError("attn_mask is given and is_causal is true: one of them")
-        mask, score, inputs = mask_kind(attn_mask, (q.shape[0], q.shape[1], q.shape[2], k.shape[2]))
-    s = expressed(q, k, v, mask, score, dropout_p, scale, None, False, "dense", False, inputs)
-    return attend(s, q, k, v, inputs_of(s, q, k, EQUAL, inputs), EQUAL, False)
 
 
 def mask_kind(m, full, name="attn"):

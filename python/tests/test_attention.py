@@ -1,5 +1,7 @@
 """Values and gradients against plain PyTorch in double precision, and everything that PyTorch asks of an operator."""
+import pathlib
 import threading
+import weakref
 
 import pytest
 import torch
@@ -7,7 +9,7 @@ import torch.nn.functional as F
 
 import fagen
 from conftest import GPU
-from fagen import launch, spec as specs
+from fagen import launch, ops, spec as specs
 from reference import attention, close, compare
 from sim import CAUSAL, TOP_LEFT, meaning
 
@@ -377,6 +379,145 @@ def test_launches_are_prepared_once(device, monkeypatch):
     run()
     monkeypatch.setattr(launch, "Launch", None)
     run()
+
+
+# ---- repeated calls, which look at the form of q, k and v alone ----
+
+
+def repeated(monkeypatch, call, *others):
+    """What call(*t) gives for each t of others, each without finding and checking anything anew."""
+    with monkeypatch.context() as patch:
+        patch.setattr(ops, "attend", None)
+        return [call(*t) for t in others]
+
+
+def test_repeated_with_other_tensors(device, monkeypatch):
+    """Each form of q, k and v is another call; what has a form is computed with its own addresses and strides."""
+    def layouts(seed):
+        q, k, v = tensors(device, grad=False, seed=seed)
+        tight = lambda t: t.transpose(1, 2).contiguous().transpose(1, 2)
+        yield q, k, v
+        yield q, k, k  # one tensor twice
+        yield tight(q), k, tight(v)
+        yield q, k[:1, :1].expand(k.shape), v[:, :1].expand(v.shape)  # strides of 0
+        yield q, torch.cat([k, k], 3)[..., 8:72], v
+        yield torch.cat([q, q], 3)[..., 1:65], k, v  # not 16-byte aligned
+        yield torch.cat([q.flatten(), q.flatten()])[1:q.numel() + 1].view(q.shape), k, v  # of strides that are
+        yield q[:, :, :1], k, v
+        yield q[:1], k[:1], v[:1]
+        yield q.half(), k.half(), v.half()
+    call = lambda q, k, v: fagen.attention(q, k, v, {"kv_group": "any"})
+    for first, second in zip(layouts(1), layouts(2)):
+        call(*first)
+        for t, out in zip((first, second), repeated(monkeypatch, call, first, second)):
+            compare([out, None], *t)
+
+
+@pytest.mark.parametrize("name", ("attention, a dict", "attention, a name", "flex", "sdpa"))
+def test_repeated_calls_and_gradients(device, monkeypatch, name):
+    call, means = {"attention, a dict": (lambda *t: fagen.attention(*t, {"mask": "causal"}), CAUSAL),
+                   "attention, a name": (lambda *t: fagen.attention(*t, "causal_d64"), CAUSAL),
+                   "flex": (lambda *t: fagen.flex(*t, "k <= q && q - k < 9"), dict(mask=lambda b, h, q, k, sq, sk, i: (k <= q) & (q - k < 9))),
+                   "sdpa": (lambda *t: fagen.sdpa(*t, is_causal=True), TOP_LEFT)}[name]
+    kinds = [tensors(device, heads=3, sq=40, seed=s) for s in (1, 2)]
+    with meaning(**means):
+        for first, second in (kinds, [[t.detach() for t in kind] for kind in kinds]):
+            call(*first)
+            for t, out in zip((first, second), repeated(monkeypatch, call, first, second)):
+                assert out.requires_grad == t[0].requires_grad
+                dout = torch.randn_like(out) if out.requires_grad else None
+                compare([out, None, *(torch.autograd.grad(out, t, dout) if out.requires_grad else ())], *t, dout=dout, **means)
+        with torch.no_grad():
+            assert not call(*kinds[0]).requires_grad
+        q, k, v = kinds[0]
+        assert call(q.detach(), k, v).requires_grad  # any of the three
+
+
+def test_repeated_calls_are_told_apart(device):
+    """By what is asked for, its type, and what is returned."""
+    q, k, v = tensors(device, grad=False, sq=24, seed=3)
+    for _ in range(2):
+        assert len(fagen.attention(q, k, v, {"head_dim": 64}, return_lse=True)) == 2
+        assert fagen.attention(q, k, v, {"head_dim": 64}).shape == q.shape
+        with pytest.raises(ValueError, match="does not write lse"):
+            fagen.attention(q, k, v, "{'head_dim': 64}", return_lse=True)  # the same characters
+        with meaning(**TOP_LEFT):
+            compare([fagen.sdpa(q, k, v, is_causal=True), None], q, k, v, **TOP_LEFT)
+        compare([fagen.sdpa(q, k, v), None], q, k, v)
+        compare([fagen.attention(q, k, v, pathlib.Path(specs.found("full_d64"))), None], q, k, v)
+
+
+def test_repeated_dropout_is_drawn_anew(device, monkeypatch):
+    q, k, v = tensors(device, sq=64, seed=4)
+    call = lambda *t: fagen.attention(*t, {"dropout": 0.5})
+    call(q, k, v)
+    a, b = repeated(monkeypatch, call, (q, k, v), (q, k, v))
+    assert not torch.equal(a, b)
+
+
+def test_repeated_refusals(device):
+    """What went wrong goes wrong again, and makes nothing known."""
+    q, k, v = tensors(device, sq=25)
+    fagen.attention(q, k, v, BOTH)
+    known = len(ops._calls)
+    for _ in range(2):
+        for kind, args in ((fagen.FagenError, (q.float(), k, v, BOTH)), (ValueError, (q, k, v[:, :, :9], BOTH)), (ValueError, (q, k, v, "head_dim: 64")),
+                           (ValueError, (q[0], k, v, BOTH)), (ValueError, (q, k[:1], v[:1], BOTH))):
+            with pytest.raises(kind):
+                fagen.attention(*args)
+        with pytest.raises(ValueError, match="enable_gqa"):
+            fagen.sdpa(q, k[:, :2], v[:, :2])
+        fagen.sdpa(q, k[:, :2], v[:, :2], enable_gqa=True)
+    assert len(ops._calls) == known + 1
+
+
+def test_repeated_under_autocast_and_modes(device, monkeypatch):
+    from torch.utils.flop_counter import FlopCounterMode
+    q, k, v = (t.detach().float() for t in tensors(device, sq=26))
+    for _ in range(2):
+        for dtype in (torch.bfloat16, torch.float16):
+            with torch.autocast(device, dtype=dtype):
+                assert fagen.attention(q, k, v, {}).dtype == dtype
+        with pytest.raises(fagen.FagenError, match="dtype: found 'f32'"):
+            fagen.attention(q, k, v, {})
+    q, k, v = (t.bfloat16() for t in (q, k, v))
+    fagen.attention(q, k, v, {})
+    seen = []
+    monkeypatch.setattr(ops, "forward_op", lambda *a: seen.append(1) or OPERATOR(*a))
+    with FlopCounterMode(display=False):
+        fagen.attention(q, k, v, {})
+    assert seen == [1]  # the operator, though the call is known
+
+
+OPERATOR = ops.forward_op
+
+
+def test_repeated_in_threads(device):
+    """Forms and gradients of several threads at once; the first calls too."""
+    data = [tensors(device, sq=n, grad=grad, seed=n) for n in (27, 28) for grad in (True, False)] * 2
+    wrong = []
+
+    def work(t):
+        try:
+            for _ in range(5):
+                compare([fagen.attention(*t, "full_d64"), None], *t)
+        except Exception as e:
+            wrong.append(e)
+    threads = [threading.Thread(target=work, args=(t,)) for t in data]
+    [t.start() for t in threads], [t.join() for t in threads]
+    assert not wrong
+
+
+def test_calls_keep_no_tensors_and_are_bounded(device, monkeypatch):
+    monkeypatch.setattr(launch, "KEPT_MAX", 3)
+    for sq in range(30, 37):
+        t = tensors(device, sq=sq)
+        out = fagen.attention(*t, BOTH)
+        out.sum().backward()
+        gone = [weakref.ref(x) for x in (*t, out)]
+        del t, out
+        assert not any(r() is not None for r in gone)
+        assert 0 < len(ops._calls) <= 3 and all(0 < len(s.launches) <= 3 for s, _ in ops._calls.values())
 
 
 gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")

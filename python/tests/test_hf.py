@@ -25,12 +25,12 @@ class Evaluated:
     """What the simulated GPU is told that an expression means: the expression, read by Python."""
 
     def __init__(self, monkeypatch):
-        real = ops.expressed
+        real = ops.flex
 
-        def expressed(q, k, v, mask, score, *rest):
+        def flex(q, k, v, mask, score, **rest):
             self.mask, self.score = mask, score
-            return real(q, k, v, mask, score, *rest)
-        monkeypatch.setattr(ops, "expressed", expressed)
+            return real(q, k, v, mask, score, **rest)
+        monkeypatch.setattr(ops, "flex", flex)
 
     def value(self, text, **names):
         text = text.replace("causal", "(k - sk <= q - sq)").replace("&&", ") & (").replace(" / ", " // " if "left" in text else " / ")
