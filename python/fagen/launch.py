@@ -187,7 +187,8 @@ class Launch:
         for name, t in tensors.items():
             strides_set(getattr(args, name), t, packed)
         args.input_count = len(inputs)
-        self.workspace = args.workspace_size = kernel.workspace_size(args)
+        args.workspace_size = kernel.workspace_size(args)
+        self.workspace, self.workspace_most = 0, args.workspace_size  # the library tells of the larger pass: run tries without
         named = (abi.Input * len(inputs))()
         self.names = [d.name.encode() for d in spec.inputs]  # kept alive
         for to, name, t, g in zip(named, self.names, inputs, grads):
@@ -226,6 +227,9 @@ class Launch:
             error = _local.error = c.byref(abi.sized(abi.Error))
         if self.function(self.kernel, words, stream_of(self.device), error):
             said = error._obj
+            if said.field == b"workspace" and not words[WORKSPACE] and self.workspace_most:
+                self.workspace = self.workspace_most
+                return self.run(words, device)
             raise abi.FagenError(said.message.decode(errors="replace").rstrip(), said.code, said.field.decode(errors="replace"))
 
     def forward(self, q, k, v, addresses, inputs=(), lengths=EQUAL, rng=None):

@@ -520,6 +520,28 @@ def test_calls_keep_no_tensors_and_are_bounded(device, monkeypatch):
         assert 0 < len(ops._calls) <= 3 and all(0 < len(s.launches) <= 3 for s, _ in ops._calls.values())
 
 
+def test_workspace_is_of_the_pass(device):
+    """A forward whose kernels need none is given none, though the backward needs it; one that needs it gets it, again and again."""
+    for shape in (dict(batch=1, heads=1, sq=64), dict(batch=1, heads=1, sq=1000)):
+        t = tensors(device, grad=False, **shape)
+        with meaning(**CAUSAL):
+            for out in [fagen.attention(*t, "causal_d64") for _ in range(2)]:
+                compare([out, None], *t, **CAUSAL)
+    if not GPU:
+        made = [l for l in specs.get("causal_d64").launches.values() if l.function is specs.runtime().lib.fagen_forward]
+        assert {bool(l.workspace) for l in made} == {False, True} and all(l.workspace_most for l in made)
+        needy = next(l for l in made if l.workspace)
+        needy.workspace, real = 0, needy.function
+
+        def refused_twice(*args):  # another thread has learnt the same in between
+            rc, needy.workspace = real(*args), needy.workspace_most
+            return rc
+        needy.function = refused_twice
+        with meaning(**CAUSAL):
+            compare([fagen.attention(*t, "causal_d64"), None], *t, **CAUSAL)
+        needy.function = real
+
+
 gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 
