@@ -127,7 +127,8 @@ static bool maps_make(struct bench *b, struct fagen_abi_maps *maps, const struct
 	memset(maps, 0, sizeof *maps);
 	if (maps_fill(mapped, &pass.recipe, abi, &shape, &kernel, &f) || driver_push(runtime_driver(b->s->rt), b->s->options.device, &f))
 		return false;
-	const int rc = maps_encode(maps, mapped, &pass, &kernel, &f);
+	const unsigned lacking = maps_take(maps, mapped, (1u << count) - 1, &pass);
+	const int rc = maps_encode(maps, mapped, lacking, &pass, &kernel, &f);
 	return !driver_pop(runtime_driver(b->s->rt), &f) && !rc;
 }
 
