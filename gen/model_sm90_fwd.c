@@ -38,7 +38,7 @@ static const double short_operations = 5, short_clocks = 0.85;
 
 /* Dropout, clocks of an SM a cell: its part of a word, 24 wide products for 32 cells, and the selection. It costs the same whoever makes the words,
  * and whatever else is under way. Causal 4k on an H200, d 64 and 128, five tiles: 0.060 to 0.075. */
-static const double dropout_clocks = 0.068;
+static const double dropout_clocks = 0.06;
 
 static int groups(const struct tile_request *t) { return t->m / GROUP_ROWS; }
 
@@ -52,7 +52,8 @@ static int accumulators(int tile_n, const struct spec *spec) { return tile_n / 2
 static int accumulators_most(int warpgroups, const struct spec *spec, const struct program *program)
 {
 	const int score = program->score_identity ? 0 : warpgroups == 2 && program->access_count > 0 ? 24 : 8;
-	return (warpgroups == 3 ? 128 : 196) - score - (long_load(spec, program) ? warpgroups == 3 ? 8 : 16 : 0);
+	const int words = spec->keep_256 < DROPOUT_LEVELS ? 16 : 0;
+	return (warpgroups == 3 ? 128 : 196) - score - words - (long_load(spec, program) ? warpgroups == 3 ? 8 : 16 : 0);
 }
 
 /* Do two CTAs share an SM? Each has half of its registers: room for S and O of a warpgroup, of which P takes the place of S, and little else.
@@ -123,6 +124,10 @@ static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 	}
 	if (t->warps != GROUP_WARPS * (groups(t) + 1)) {
 		snprintf(reason, REASON_MAX, "%d warps; m %d wants %d", t->warps, t->m, GROUP_WARPS * (groups(t) + 1));
+		return false;
+	}
+	if (groups(t) == 3 && spec->keep_256 < DROPOUT_LEVELS) { /* some spill, and those that do not are slower */
+		snprintf(reason, REASON_MAX, "m %d; with dropout want 128: three warpgroups leave no registers to who makes its words", t->m);
 		return false;
 	}
 	if (!forward_keys_fit(reason, t, spec))

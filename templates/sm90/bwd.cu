@@ -526,7 +526,7 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	if constexpr (DROPOUT) {
 		kept_make(words_of(smem.rows, visit, group), dropout_key(p, note.own.b, note.head), note.tile * TILE_M,
 		          note.own.k0 + 64 * group);
-		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of the words before their readers, and those of the visit before before the next writers
+		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of the words before their readers, and these before the writers of the next visit but one
 	}
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);

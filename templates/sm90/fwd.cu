@@ -217,8 +217,8 @@ template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Ro
 	return rise;
 }
 
-// Dropout's words of the visit whose note is at hand, for the rows and keys of this thread's S. Products are under way meanwhile: nobody else could make
-// them for nothing.
+// Dropout's words of the visit whose note is at hand, for the rows and keys of this thread's S; products are under way meanwhile. Made by other warps
+// they cost as much.
 DEVICE void words_make(unsigned (&word)[BLOCKS_64], const fagen_abi &p, const Item &item, int tile)
 {
 	if constexpr (DROPOUT) {
