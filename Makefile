@@ -311,3 +311,4 @@ emulate: $(EMULATOR) ## run kernels for Hopper on the CPU, and judge them: ONLY=
 emulate-selftest: $(EMULATOR)
 	@EMULATE=1 ONLY=self-test sh tests/mutate
 check: $(if $(SAN),,emulate emulate-selftest)
+python: $(if $(SAN),,$(EMULATOR)) # test_emulated.py
