@@ -542,6 +542,15 @@ def test_workspace_is_of_the_pass(device):
         needy.function = real
 
 
+def test_gradients_of_gradients_are_refused(device):
+    q, k, v = tensors(device)
+    dout = torch.randn_like(q, requires_grad=True)
+    with meaning(**CAUSAL):
+        grads = torch.autograd.grad(fagen.attention(q, k, v, {"mask": "causal"}), (q, k, v), dout, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grads[0].float().sum().backward()
+
+
 gpu = pytest.mark.skipif(not GPU, reason="needs a GPU")
 
 
