@@ -95,8 +95,10 @@ class _Attention(torch.autograd.Function):
             ctx.save_for_backward(q, k, v, out, lse, rng)
         else:
             ctx.save_for_backward(q, k, v, out, lse, rng, *(() if lengths is EQUAL else lengths[:4]), *inputs)
+        if not return_lse:  # of one result there is always a gradient
+            return out
         ctx.set_materialize_grads(False)
-        return (out, lse) if return_lse else out
+        return out, lse
 
     @staticmethod
     def backward(ctx, dout, dlse=None):
