@@ -127,7 +127,6 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int panels_qk = panels(spec->head_dim_qk);
 	const int row_qk = row_bytes(spec->head_dim_qk), row_v = row_bytes(spec->head_dim_v);
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
-	const bool dropout = spec->keep_256 < DROPOUT_LEVELS;
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
@@ -143,7 +142,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 		smem_term_add(c, "dQ", WARPGROUPS * PANEL * (panels_qk == 2 ? m : m / 2) * 4);
 	}
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
-	if (dropout)
+	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
 	const bool parts = c->splits > 1;
 	const int notes = 2 * c->stages, note = note_bytes(program, c, (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts), taken = parts ? 52 : 28;

@@ -100,7 +100,6 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	                               2 * m * (spec->head_dim_qk + spec->head_dim_v) + n * dquery);
 	const double dscore = 2.0 * cells * (1 + 2 + 1 + 2);
 	const double arriving = 2.0 * m * (row_qk + row_v);
-	/* Two Philox calls and eight LOP3 for 32 cells, two masks, one product. */
 	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
 }
 

@@ -1397,20 +1397,26 @@ static void *many_maps(void *seed)
 	return (void *)wrong;
 }
 
-START_TEST(threads_share_kept_maps)
+/* Runs it in `count` threads at once, each with a number of its own from 1 on: it returns how often something was wrong. */
+static void threads_find_no_wrong(void *(*run)(void *), int count)
 {
-	enum { THREADS = 4 };
-	pthread_t thread[THREADS];
-	mapped_open();
-	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
-	((struct cuda_calls *)driver_calls(runtime.driver))->cuTensorMapEncodeTiled = telling_map;
-	for (uintptr_t i = 0; i < THREADS; i++)
-		ck_assert_int_eq(pthread_create(&thread[i], NULL, many_maps, (void *)(i + 1)), 0);
-	for (int i = 0; i < THREADS; i++) {
+	pthread_t thread[8];
+	ck_assert_int_le(count, (int)(sizeof thread / sizeof *thread));
+	for (intptr_t i = 0; i < count; i++)
+		ck_assert_int_eq(pthread_create(&thread[i], NULL, run, (void *)(i + 1)), 0);
+	for (int i = 0; i < count; i++) {
 		void *wrong;
 		ck_assert_int_eq(pthread_join(thread[i], &wrong), 0);
 		ck_assert_ptr_null(wrong);
 	}
+}
+
+START_TEST(threads_share_kept_maps)
+{
+	mapped_open();
+	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
+	((struct cuda_calls *)driver_calls(runtime.driver))->cuTensorMapEncodeTiled = telling_map;
+	threads_find_no_wrong(many_maps, 4);
 	kernel.pass[F].kept = NULL;
 	free(kept);
 }
@@ -1738,21 +1744,13 @@ static void *many_launches(void *seed)
 
 START_TEST(threads_share_kept_launches)
 {
-	enum { THREADS = 6 }; /* more than there are places */
-	pthread_t thread[THREADS];
 	mapped_open();
 	struct kept_maps *kept = kernel.pass[F].kept = maps_keep(&kernel.pass[F].recipe);
 	struct cuda_calls *calls = (struct cuda_calls *)driver_calls(runtime.driver);
 	calls->cuTensorMapEncodeTiled = digest_map;
 	calls->cuLaunchKernel = checking_launch;
 	calls->cuMemsetD32Async = no_clearing;
-	for (uintptr_t i = 0; i < THREADS; i++)
-		ck_assert_int_eq(pthread_create(&thread[i], NULL, many_launches, (void *)(i + 1)), 0);
-	for (int i = 0; i < THREADS; i++) {
-		void *wrong;
-		ck_assert_int_eq(pthread_join(thread[i], &wrong), 0);
-		ck_assert_ptr_null(wrong);
-	}
+	threads_find_no_wrong(many_launches, 6); /* more than there are places */
 	kernel.pass[F].kept = NULL;
 	free(kept);
 }
