@@ -33,14 +33,6 @@ DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int fir
 	       q * t.stride_seq;
 }
 
-// Read anew for every tile: registers are full, and the words wait in L1 or constant memory.
-DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
-{
-	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
-}
-
 // TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_constant__ fagen_abi p)
 {

@@ -1,4 +1,4 @@
-// Which tile of which head and entry a CTA owns, and where an entry's rows lie. contract.h says what entries are.
+// Which tile of which head and entry a CTA owns, where an entry's rows lie, and a head's key of dropout. contract.h says what entries are.
 
 // Rows of a query tile: of TILE_Q positions those of TILE_HEADS heads, a position's together, in as many slots as the next power of two;
 // rows of the slots to spare are nobody's. Of a sum of rows that have no bit in common row_position and row_head are the sums of theirs.
@@ -57,4 +57,14 @@ template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads, unsig
 DEVICE long long entry_offset(const fagen_abi_tensor &t, int b, int first)
 {
 	return LAYOUT == LAYOUT_PACKED ? first * t.stride_seq : b * t.stride_batch;
+}
+
+// Dropout's key of a query head. Cheap to make anew for every tile, where registers are full: the words wait in L1 or constant memory.
+DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
+{
+	if (KEEP_256 == 256)
+		return {};
+	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
+	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
+	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
 }

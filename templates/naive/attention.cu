@@ -92,15 +92,6 @@ DEVICE float *score_row(const fagen_abi &p, unsigned long long scores, int b, in
 	return reinterpret_cast<float *>(scores) + (((long long)b * p.heads_q + h) * p.seqlen_q + q) * p.seqlen_k;
 }
 
-DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
-{
-	if (KEEP_256 == 256)
-		return {};
-	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
-}
-
 // The tile of scores that a CTA owns.
 struct Tile {
 	int q0, k0, h, b, sq, sk;

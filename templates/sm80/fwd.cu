@@ -113,12 +113,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		walk_begin<true>(smem.walk, p, b, q0);
 		smem.q0 = q0, smem.h = h, smem.b = b;
 	}
-	if (KEEP_256 < 256 && threadIdx.x == 0) {
-		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-		smem.dropout = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h),
-		                (unsigned)offset};
-	}
+	if (KEEP_256 < 256 && threadIdx.x == 0)
+		smem.dropout = dropout_key(p, b, h);
 	__syncthreads(); // writer of these before their readers
 
 	// Seats the visit that comes after a tile (-1: none is left) and returns its tile.

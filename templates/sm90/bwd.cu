@@ -321,12 +321,6 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	__syncwarp();
 }
 
-// The other warps: inputs.
-DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p)
-{
-	visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; });
-}
-
 // ---- computing: a warpgroup and its 64 keys ----
 
 DEVICE int lane_key() { return (mov_tid_x() - GROUP_THREADS) / 32 * 16 + mov_tid_x() % 32 / 4; } // key g, of the tile
@@ -703,8 +697,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0)
 			tiles_load(smem, p, maps);
-		else if (HELPER_THREADS)
-			helpers_prepare(smem, staged, p);
+		else if constexpr (INPUTS)
+			visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; });
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		items_attend(smem, staged, p);

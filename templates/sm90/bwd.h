@@ -39,8 +39,8 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
 	}
 }
 
-// The last COUNT threads of warpgroup 0 load inputs of visits. Those of rows are free with
-// the note, those of cells with Q; the head's and the keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
+// The last COUNT threads of warpgroup 0 load inputs of visits. Those of rows are free with the note, those of cells with Q; the head's and the
+// keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
 template <int COUNT, class Smem, class Buffers, class KeysOf>
 DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p, KeysOf keys_of)
 {
@@ -53,25 +53,23 @@ DEVICE void visits_prepare(Smem &smem, const Buffers &staged, const fagen_abi &p
 		const int tile = smem.note[visit % NOTES].tile, head = smem.note[visit % NOTES].head, turn = smem.note[visit % NOTES].turn;
 		if (tile < 0)
 			return;
-		if constexpr (INPUTS) {
-			const Keys own = keys_of(smem.note[visit % NOTES]);
-			if constexpr (ROW_INPUTS)
-				rows_load(staged.rows(visit % NOTES), &p, own.b, head, tile * TILE_M, thread, COUNT);
-			if (CELL_INPUTS || turn != turn_before)
-				mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
-			if constexpr (CELL_INPUTS)
-				cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, COUNT);
-			if (turn != turn_before) { // another head: the one STAGES before it has been computed
-				if constexpr (HEAD_INPUTS)
-					head_load(staged.head(turn), &p, own.b, head, thread, COUNT);
-				if constexpr (COL_INPUTS)
-					cols_load(staged.cols(turn), &p, own.b, head, own.k0, thread, COUNT);
-				turn_before = turn;
-			}
-			cp_async_commit();
-			cp_async_wait<0>();
-			mbarrier_arrive(smem.inputs_full[visit % NOTES]);
+		const Keys own = keys_of(smem.note[visit % NOTES]);
+		if constexpr (ROW_INPUTS)
+			rows_load(staged.rows(visit % NOTES), &p, own.b, head, tile * TILE_M, thread, COUNT);
+		if (CELL_INPUTS || turn != turn_before)
+			mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
+		if constexpr (CELL_INPUTS)
+			cells_load(staged.cells(stage), &p, own.b, head, tile * TILE_M, own.k0, thread, COUNT);
+		if (turn != turn_before) { // another head: the one STAGES before it has been computed
+			if constexpr (HEAD_INPUTS)
+				head_load(staged.head(turn), &p, own.b, head, thread, COUNT);
+			if constexpr (COL_INPUTS)
+				cols_load(staged.cols(turn), &p, own.b, head, own.k0, thread, COUNT);
+			turn_before = turn;
 		}
+		cp_async_commit();
+		cp_async_wait<0>();
+		mbarrier_arrive(smem.inputs_full[visit % NOTES]);
 	}
 }
 

@@ -563,7 +563,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 		} else if (warp == 1) {
 			if (elect_sync())
 				douts_load(smem, p, maps, own);
-		} else if (INPUTS) {
+		} else if constexpr (INPUTS) {
 			visits_prepare<INPUT_THREADS>(smem, staged, p, [&](const Note &) { return own; });
 		}
 	} else if (group == 1) {
