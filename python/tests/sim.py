@@ -56,16 +56,21 @@ def install(patch, fake_driver):
     patch.setattr(launch, "kernel_of", kernel_of)
     wrapped("fagen_forward", forward)
     wrapped("fagen_backward", backward)
-    patch.setattr(launch, "device_check", lambda q: None)
-    patch.setattr(launch, "device_of", lambda t: 0)
-    patch.setattr(launch, "stream_of", lambda t: 0)
-    patch.setattr(launch, "workspace_of", workspace)
+    on_cpu(patch.setattr, workspace)
     patch.setattr(torch.cuda, "is_available", lambda: False)
+
+
+def on_cpu(patch, workspace):
+    """The package takes CPU tensors from now on; `patch` is setattr, or one that can be undone."""
+    patch(launch, "device_check", lambda q: None)
+    patch(launch, "device_of", lambda t: 0)
+    patch(launch, "stream_of", lambda device: 0)
+    patch(launch, "workspace_of", workspace)
 
 
 def workspace(made, device):
     raw = torch.empty(made.workspace + 256, dtype=torch.uint8)
-    return raw[-raw.data_ptr() % 256:]
+    return raw[-raw.data_ptr() % 256:][:made.workspace]
 
 
 def memory(address, shape, strides, dtype):
