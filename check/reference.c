@@ -7,12 +7,12 @@
 
 #include "check/program.h"
 
-/* Philox 4x32 (Salmon et al., SC11), 7 rounds. */
+/* Philox 4x32 (Salmon et al., SC11), 10 rounds. */
 static void philox(uint32_t out[4], const uint32_t counter[4], uint64_t seed)
 {
 	uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
 	uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-	for (int round = 0; round < 7; round++) {
+	for (int round = 0; round < 10; round++) {
 		const uint64_t a = (uint64_t)0xD2511F53u * c0, b = (uint64_t)0xCD9E8D57u * c2;
 		const uint32_t n0 = (uint32_t)(b >> 32) ^ c1 ^ k0, n1 = (uint32_t)b;
 		const uint32_t n2 = (uint32_t)(a >> 32) ^ c3 ^ k1, n3 = (uint32_t)a;
@@ -20,6 +20,26 @@ static void philox(uint32_t out[4], const uint32_t counter[4], uint64_t seed)
 		k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
 	}
 	out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+static uint32_t fold(uint32_t x, int width) { return x ^ x >> width; }
+
+/* The eight words of a group of cells, from the key of its head. */
+static void group_words(uint32_t out[8], const uint32_t key[4], uint32_t group_q, uint32_t group_k)
+{
+	const uint32_t y = group_q * 0x85EBCA77u + key[1], x = group_k * 0x9E3779B1u + key[0];
+	const uint32_t row = fold(y, 16) * 0x2C1B3C6Du + key[2], factor = row | 1;
+	const uint32_t a = fold(x * factor + y * 0x297A2D39u + (key[3] ^ key[2] >> 15), 16);
+	const uint32_t b = fold(a * a + row, 16), c = fold(b * factor + a, 16);
+	const uint32_t product = c * factor + b, d = product << 16 | product >> 16;
+	out[0] = fold(d * 0xCC9E2D51u + a, 16);
+	out[1] = fold(c * 0x1B873593u + a, 15);
+	out[2] = fold(a * d + c, 14);
+	out[3] = fold(b * d + c, 13);
+	out[4] = fold(c * d + a, 16);
+	out[5] = fold(a * b + d, 15);
+	out[6] = fold(b * c + d, 14);
+	out[7] = fold(a * c + b, 13);
 }
 
 /* Each cell owns one bit position of eight random words; word i gives bit i of its 8-bit random number. The frozen rule
@@ -31,12 +51,10 @@ bool ref_dropout_keep(const struct ref_case *c, int64_t b, int64_t h, int64_t q,
 		return true;
 	const int64_t head = (c->first_head ? c->first_head[b] : b * c->heads_q) + h;
 	const int bit = (int)(8 * (2 * ((q >> 3) & 1) + (k & 1)) + 7 - ((k >> 3) & 7));
-	uint32_t words[8];
-	for (int call = 0; call < 2; call++) {
-		const uint32_t counter[4] = {(uint32_t)(2 * ((k >> 6) * 4 + ((k >> 1) & 3)) + call),
-		                             (uint32_t)((q >> 4) * 8 + (q & 7)), (uint32_t)head, (uint32_t)c->offset};
-		philox(words + 4 * call, counter, c->seed);
-	}
+	const uint32_t counter[4] = {(uint32_t)head, (uint32_t)c->offset, (uint32_t)(c->offset >> 32), 0};
+	uint32_t key[4], words[8];
+	philox(key, counter, c->seed);
+	group_words(words, key, (uint32_t)((q >> 4) * 8 + (q & 7)), (uint32_t)((k >> 6) * 4 + ((k >> 1) & 3)));
 	int random = 0;
 	for (int i = 0; i < 8; i++)
 		random |= (int)((words[i] >> bit) & 1) << i;

@@ -62,6 +62,8 @@ void smem_inputs_add(struct candidate *, const struct program *, const struct sp
 /* Bytes of templates/walk.h: of struct WalkShared, and of `count` structs Visit. */
 int walk_bytes(const struct spec *, const struct program *, int warps);
 int visit_bytes(const struct program *, const struct candidate *, int count);
+/* Of templates/sequence.h: struct HeadKey. */
+int head_key_bytes(const struct spec *);
 /* For `legal`: does a tile touch no more blocks of the layout than it has bits for? */
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *, const struct program *);
 /* Does a forward take key tiles of n: products of 16, and with dropout bits in groups of 64? */

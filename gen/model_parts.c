@@ -54,6 +54,8 @@ int visit_bytes(const struct program *p, const struct candidate *c, int count)
 	return count * (split ? 16 : 8);
 }
 
+int head_key_bytes(const struct spec *spec) { return spec->keep_256 < DROPOUT_LEVELS ? 16 : 0; }
+
 bool blocks_fit(char reason[REASON_MAX], const struct tile_request *t, const struct program *p)
 {
 	const int down = blocks_touched(t->m, p->block_q), across = blocks_touched(t->n, p->block_k);

@@ -113,8 +113,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "P", 2 * m * n);
 	smem_term_add(c, "dS", 2 * m * n);
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
-	/* Of two tiles the visit and two indices; two addresses, five indices, the walk. */
-	const int notes = visit_bytes(program, c, 2) + 2 * 8 + 2 * 8 + 5 * 4;
+	/* Of two tiles the visit, the head's key and two indices; two addresses, five indices, the walk. */
+	const int notes = visit_bytes(program, c, 2) + 2 * (head_key_bytes(spec) + 8) + 2 * 8 + 5 * 4;
 	smem_term_add(c, "walk", (notes + walk_bytes(spec, program, warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
 
@@ -136,8 +136,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	                          operands(dk, warps, m / 16) + 4 * cells /* P and dS written */ +
 	                          (double)m * (row_qk + row_v) /* arriving Q and dO */ +
 	                          sums * (operands(dq, warps, n / 16) + 2.0 * m * row_qk /* leaving dQ */);
-	const double dropout_ops =
-		dropout ? 9 : 0; /* two Philox calls and eight LOP3 for 32 cells, two masks, one product */
+	const double dropout_ops = dropout ? 6.5 : 0; /* 43 for a word of 32 cells, two masks, one product */
 	c->cost_us[COST_MMA] = flop / device->mma_flop_clk;
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (6.5 + dropout_ops) / device->alu_clk;

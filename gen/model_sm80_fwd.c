@@ -73,7 +73,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;
 	const double dim = (row_qk + row_v) / 2.0; /* columns of both products */
-	const double dropout_ops = 6; /* two Philox calls and eight LOP3 for 32 cells, select; beside which, on an H200, nothing runs */
+	const double dropout_ops = 5; /* 43 for a word of 32 cells, select; beside which, on an H200, nothing runs */
 	const double smem_bytes =
 		c->warps * ((double)blocks_m * 16 * row_qk + (double)c->tile_n * (row_qk + row_v)) /* ldmatrix */
 		+ (double)c->tile_n * (row_qk + row_v); /* arriving K and V */

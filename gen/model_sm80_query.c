@@ -30,8 +30,8 @@ struct query_kernel query_kernel_make(const struct candidate *c, const struct sp
 	/* Accumulators of dQ stay, those of a chunk of S and dP pass by. */
 	k.regs = blocks * (16 * chunk + 8 * steps_qk) + 56;
 	const int part = across > 1 ? m * steps_qk * 64 : 0;
-	/* Statistics; two visits; two addresses and three indices; the walk. */
-	const int notes = 8 * m + visit_bytes(program, c, 2) + 2 * 8 + 3 * 4 + walk_bytes(spec, program, warps);
+	/* Statistics; two visits; two addresses, the head's key and three indices; the walk. */
+	const int notes = 8 * m + visit_bytes(program, c, 2) + 2 * 8 + head_key_bytes(spec) + 3 * 4 + walk_bytes(spec, program, warps);
 	int bytes[3];
 	for (int stages = 1; stages <= 2; stages++)
 		bytes[stages] = int_max(m * row + stages * n * row + (notes + 15) / 16 * 16 + s.head + s.row +

@@ -66,7 +66,7 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);
 	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
 	const double softmax_ops = 6.5, reduction_bytes_clk = 19; /* as the SM lets float32 sums go */
-	const double dropout_clocks = 0.086; /* of an SM a cell, beside which nothing runs: causal 4k on an H200, d 64 and 128 */
+	const double dropout_clocks = 0.065; /* of an SM a cell, beside which nothing runs: causal 4k on an H200, d 64 and 128 */
 	c->cost_us[COST_MMA] = flop / wgmma_flop_clk;
 	c->cost_us[COST_EXP] = cells * exp_beside / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * softmax_ops * alu_beside / device->alu_clk;

@@ -41,7 +41,7 @@ static int query_smem(const struct candidate *c, const struct spec *spec, const 
 	int bytes = 0;
 	for (int stages = 2; stages >= 1; stages--) {
 		const int notes = 2 * stages, barriers = 8 * (2 + 5 * stages + notes);
-		const int walk = barriers + notes * visit_bytes(program, c, tiles) + 12 + tiles * (12 + walk_bytes(spec, program, c->walk_warps));
+		const int walk = barriers + notes * visit_bytes(program, c, tiles) + 12 + head_key_bytes(spec) + tiles * (12 + walk_bytes(spec, program, c->walk_warps));
 		bytes = (QUERY_ROWS + stages * n) * row + (walk + 15) / 16 * 16 + s.head + tiles * s.row + stages * (s.col + tiles * s.cell);
 		if (bytes <= target->smem_block)
 			break;
@@ -145,7 +145,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
 	const bool parts = c->splits > 1;
-	const int notes = 2 * c->stages, note = note_bytes(program, c, (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts), taken = parts ? 52 : 28;
+	const int notes = 2 * c->stages, words = (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts;
+	const int note = note_bytes(program, c, words) + head_key_bytes(spec), taken = parts ? 52 : 28;
 	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2);
 	smem_term_add(c, "barriers, walk", (barriers + notes * note + taken + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, notes, 2, c->stages);

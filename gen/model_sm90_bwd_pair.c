@@ -86,7 +86,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	const int notes = 2 * c->stages;
 	const int barriers = 8 * (6 + 4 * c->stages + 2 * notes);
 	smem_term_add(c, "barriers, walk",
-	              (barriers + notes * note_bytes(program, c, 3) + 12 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	              (barriers + notes * (note_bytes(program, c, 3) + head_key_bytes(spec)) + 12 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, c->stages, notes, c->stages, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */

@@ -110,7 +110,7 @@ typedef struct fagen_args {
 	fagen_tensor dlse;           /* backward only, as lse; data NULL: no gradient of lse */
 	fagen_tensor dquery, dkey, dvalue; /* backward only, written */
 	uint64_t seed;               /* dropout: the Philox key */
-	uint64_t offset;             /* dropout: below 2^32, part of the counter; use a new one for each call */
+	uint64_t offset;             /* dropout: part of the counter; use a new one for each call */
 	const uint64_t *rng_state;   /* device memory {seed, offset} instead, for CUDA graphs; NULL: the two above */
 	void *workspace;             /* device memory, 256-byte aligned; contents undefined before and after */
 	size_t workspace_size;       /* at least fagen_workspace_size */

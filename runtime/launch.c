@@ -287,11 +287,6 @@ static int dropout_fill(struct launch *l, struct fault *f)
 	if ((uintptr_t)a->rng_state % 8)
 		return fault_fail(f, FAGEN_ERROR_INVALID, "rng_state", "rng_state is %p, not a multiple of 8 bytes.",
 		                  (const void *)a->rng_state);
-	if (!a->rng_state && a->offset > UINT32_MAX)
-		return fault_fail(
-			f, FAGEN_ERROR_INVALID, "offset",
-			"offset is %llu; it must be below 2^32, or dropout would repeat: change the seed instead.",
-			(unsigned long long)a->offset);
 	l->abi.rng_state = (uintptr_t)a->rng_state;
 	l->abi.seed = a->seed;
 	l->abi.offset = a->offset;

@@ -59,12 +59,23 @@ DEVICE long long entry_offset(const fagen_abi_tensor &t, int b, int first)
 	return LAYOUT == LAYOUT_PACKED ? first * t.stride_seq : b * t.stride_batch;
 }
 
-// Dropout's key of a query head. Cheap to make anew for every tile, where registers are full: the words wait in L1 or constant memory.
+constexpr bool DROPOUT = KEEP_256 < 256;
+
+// Dropout's key of a query head. Some 300 clocks: kernels whose loops are short of them make it once for a head.
 DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
 {
-	if (KEEP_256 == 256)
+	if (!DROPOUT)
 		return {};
 	const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-	const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-	return {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(b * p.heads_q + h), (unsigned)offset};
+	return dropout_head(state ? state[0] : p.seed, state ? state[1] : p.offset, b * p.heads_q + h);
 }
+
+// It beside what else is known of a head, where there is dropout.
+template <bool> struct HeadKey {
+	DropoutKey dropout;
+	__device__ __forceinline__ void dropout_make(const fagen_abi &p, int b, int h) { dropout = dropout_key(p, b, h); }
+};
+template <> struct HeadKey<false> {
+	static constexpr DropoutKey dropout = {};
+	__device__ __forceinline__ void dropout_make(const fagen_abi &, int, int) {}
+};

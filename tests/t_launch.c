@@ -235,7 +235,6 @@ static const struct row refused[] = {
 	{F, 2, 0, AT(query.stride_batch), INT64_MAX, "query.stride_batch", "2^63"},
 	{F, 2, 0, AT(query.stride_batch), INT64_MIN, "query.stride_batch", "2^63"},
 	{F, 2, 0, AT(query.stride_seq), INT64_MAX / 128, "query.stride_seq", "2^63"},
-	{F, 16, 0, AT(offset), INT64_C(1) << 32, "offset", "below 2^32"},
 	{F, 16, 0, AT(rng_state), 0x10000004, "rng_state", "multiple of 8"},
 	{B, 16, 0, AT(workspace), 0, "workspace", "fagen_workspace_size"},
 	{B, 16, 0, AT(workspace), 0x10000080, "workspace", "256"},

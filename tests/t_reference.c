@@ -291,22 +291,22 @@ END_TEST
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------------- */
 
-/* Philox 4x32-7 of the paper's own test vectors (Random123, kat_vectors). */
+/* Philox 4x32-10 of the paper's own test vectors (Random123, kat_vectors). */
 static const struct {
 	uint32_t counter[4], key[2], out[4];
 } philox_answers[] = {
-	{{0, 0, 0, 0}, {0, 0}, {0x5f6fb709, 0x0d893f64, 0x4f121f81, 0x4f730a48}},
-	{{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x5207ddc2, 0x45165e59, 0x4d8ee751, 0x8c52f662}},
+	{{0, 0, 0, 0}, {0, 0}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+	{{~0u, ~0u, ~0u, ~0u}, {~0u, ~0u}, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
 	{{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
          {0xa4093822, 0x299f31d0},
-         {0x4dfccaba, 0x190a87f0, 0xc47362ba, 0xb6b5242a}},
+         {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
 };
 
 static uint32_t high(uint32_t a, uint32_t b) { return (uint32_t)(((uint64_t)a * b) >> 32); }
 
 static void philox_again(uint32_t x[4], uint32_t k0, uint32_t k1)
 {
-	for (uint32_t round = 0; round < 7; round++) {
+	for (uint32_t round = 0; round < 10; round++) {
 		const uint32_t key[2] = {k0 + round * 0x9E3779B9u, k1 + round * 0xBB67AE85u};
 		const uint32_t next[4] = {high(0xCD9E8D57u, x[2]) ^ x[1] ^ key[0], 0xCD9E8D57u * x[2],
 		                          high(0xD2511F53u, x[0]) ^ x[3] ^ key[1], 0xD2511F53u * x[0]};
@@ -314,16 +314,26 @@ static void philox_again(uint32_t x[4], uint32_t k0, uint32_t k1)
 	}
 }
 
-/* The definition word for word: eight words, the majority from the lowest bit of T up, one bit of the result. */
+/* The definition word for word: eight words, the majority from the lowest bit of T up, one bit of the result. Words are 64 bits wide here: what
+ * passes 32 bits is thrown away at the end of each step, and a fold is a division. */
 static bool keep_again(uint64_t seed, uint64_t offset, uint32_t head, int threshold, uint32_t q, uint32_t k)
 {
-	uint32_t word[8], r = 0;
-	for (uint32_t call = 0; call < 2; call++) {
-		uint32_t x[4] = {2 * ((k >> 6) * 4 + ((k >> 1) & 3)) + call, (q >> 4) * 8 + (q & 7), head,
-		                 (uint32_t)offset};
-		philox_again(x, (uint32_t)seed, (uint32_t)(seed >> 32));
-		memcpy(word + 4 * call, x, sizeof x);
-	}
+	const uint64_t all = UINT64_C(0xFFFFFFFF), gq = (q >> 4) * 8 + (q & 7), gk = (k >> 6) * 4 + ((k >> 1) & 3);
+	uint32_t key[4] = {head, (uint32_t)offset, (uint32_t)(offset >> 32), 0}, r = 0;
+	philox_again(key, (uint32_t)seed, (uint32_t)(seed >> 32));
+	const uint64_t y = (gq * 0x85EBCA77 + key[1]) & all, x = (gk * 0x9E3779B1 + key[0]) & all;
+	const uint64_t row = ((y ^ y / 65536) * 0x2C1B3C6D + key[2]) & all, factor = row - row % 2 + 1;
+	uint64_t a = (x * factor + y * 0x297A2D39 + (key[3] ^ key[2] / 32768)) & all;
+	a ^= a / 65536;
+	uint64_t b = (a * a + row) & all;
+	b ^= b / 65536;
+	uint64_t c = (b * factor + a) & all;
+	c ^= c / 65536;
+	const uint64_t e = (c * factor + b) & all, d = e / 65536 + e % 65536 * 65536;
+	const uint64_t product[8] = {d * 0xCC9E2D51 + a, c * 0x1B873593 + a, a * d + c, b * d + c, c * d + a, a * b + d, b * c + d, a * c + b};
+	uint32_t word[8];
+	for (int i = 0; i < 8; i++)
+		word[i] = (uint32_t)(product[i] & all) ^ (uint32_t)((product[i] & all) / (65536 >> i % 4));
 	for (int i = 0; i < 8; i++) {
 		const uint32_t t = threshold >> i & 1 ? ~0u : 0;
 		r = (r & word[i]) | (r & t) | (word[i] & t);
@@ -338,8 +348,11 @@ START_TEST(test_philox)
 	philox_again(x, philox_answers[_i].key[0], philox_answers[_i].key[1]);
 	ck_assert_mem_eq(x, philox_answers[_i].out, sizeof x);
 	memcpy(x, philox_answers[_i].counter, sizeof x);
-	philox_7(x, philox_answers[_i].key[0], philox_answers[_i].key[1]);
-	ck_assert_mem_eq(x, philox_answers[_i].out, sizeof x);
+	if (philox_answers[_i].counter[3] == 0) {
+		const struct DropoutKey key = dropout_head((uint64_t)philox_answers[_i].key[1] << 32 | philox_answers[_i].key[0],
+		                                           (uint64_t)x[2] << 32 | x[1], x[0]);
+		ck_assert_mem_eq(key.word, philox_answers[_i].out, sizeof x);
+	}
 }
 END_TEST
 
@@ -348,13 +361,12 @@ START_TEST(test_dropout_three_ways) /* the reference, the device's code and the 
 	static const int thresholds[] = {1, 26, 128, 230, 255, 256};
 	struct ref_case c = shape(2, 3, 3, 40, 150, 16, 16);
 	c.keep_256 = device_keep_256 = thresholds[_i];
-	c.offset = 0x100000007u; /* only its low half counts */
+	c.offset = UINT64_C(0x500000007); /* both halves count */
 	for (int64_t b = 0; b < 2; b++)
 		for (int64_t h = 0; h < 3; h++)
 			for (int64_t q = 0; q < 40; q++)
 				for (int64_t k = 0; k < 150; k++) {
-					const struct DropoutKey key = {(unsigned)c.seed, (unsigned)(c.seed >> 32),
-					                               (unsigned)(b * 3 + h), 7};
+					const struct DropoutKey key = dropout_head(c.seed, c.offset, (unsigned)(b * 3 + h));
 					const bool keep = ref_dropout_keep(&c, b, h, q, k);
 					const bool again =
 						c.keep_256 == 256 || keep_again(c.seed, c.offset, (uint32_t)(b * 3 + h),

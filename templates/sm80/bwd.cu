@@ -16,7 +16,6 @@ constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // of V, dO or dV
 constexpr int CHUNKS_QK = 2 * STEPS_QK;           // 16-byte chunks of a shared row, zero past the head dimension
 constexpr int CHUNKS_V = 2 * STEPS_V;
 constexpr int CHUNKS_N = TILE_N / 8; // of a row of P or dS
-constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 
 DEVICE constexpr bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
@@ -65,7 +64,7 @@ struct Step {
 	int tile, tile_class, head;
 };
 // What is noted of a tile: beside the visit its query head, and which buffers hold the inputs of that head.
-struct Note : Visit {
+struct Note : Visit, HeadKey<DROPOUT> {
 	int head, turn;
 };
 
@@ -249,8 +248,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			}
 		}
 		visit_note<false>(smem.note[seat], p, smem.b, head, smem.k0, tile, to.tile_class);
-		if (mov_tid_x() == 0)
-			smem.note[seat].head = head, smem.note[seat].turn = turn;
+		if (mov_tid_x() == 0) {
+			Note &note = smem.note[seat];
+			note.head = head, note.turn = turn;
+			if (head == last_head)
+				static_cast<HeadKey<DROPOUT> &>(note) = smem.note[seat ^ 1];
+			else
+				note.dropout_make(p, smem.b, head);
+		}
 		cp_async_commit();
 	};
 
@@ -281,13 +286,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			  col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
 		unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
 		if constexpr (DROPOUT) {
-			const DropoutKey key = dropout_key(p, smem.b, now.head);
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
 				for (int w = 0; w < (2 * STEPS_S + 7) / 8; w++) {
 					const int k = smem.k0 + col_2t + 64 * w;
-					kept[i][w] = dropout_bits(key, now.tile * TILE_M + row_g + 16 * i, k)
+					kept[i][w] = dropout_bits(now.dropout, now.tile * TILE_M + row_g + 16 * i, k)
 					             << (k / 8 % 8); // block j is now at 7 - j%8
 				}
 		}

@@ -29,6 +29,7 @@ DEVICE constexpr int query_chunk()
 }
 constexpr int QUERY_CHUNK = query_chunk();
 
+struct QueryOwn : HeadKey<DROPOUT> { int b, h, q0; };
 template <int STAGES_> struct alignas(16) QueryTiles {
 	unsigned short query[TILE_M * CHUNKS_QK * 8]; // at the end dQ
 	unsigned short dout[TILE_M * CHUNKS_V * 8];
@@ -38,7 +39,7 @@ template <int STAGES_> struct alignas(16) QueryTiles {
 	Visit visit[2]; // of this tile and the next, in turns; written when their loads are issued
 	// Of the CTA; here and not in registers, which are full:
 	const unsigned short *head_key, *head_value;
-	int b, h, q0;
+	QueryOwn own;
 	WalkShared walk;
 };
 // Parts of dQ on their way to the warp that adds them lie over the tiles.
@@ -75,13 +76,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 		walk_begin<true>(smem.walk, p, b, own * TILE_M);
 		smem.head_key = head_address(p.key, b, h_kv, first_k(&p, b));
 		smem.head_value = head_address(p.value, b, h_kv, first_k(&p, b));
-		smem.b = b, smem.h = h, smem.q0 = own * TILE_M;
+		smem.own.b = b, smem.own.h = h, smem.own.q0 = own * TILE_M;
 	}
-	__syncthreads(); // writer of these before their readers
+	if (threadIdx.x == THREADS - 1) // beside the walk's beginning
+		smem.own.dropout_make(p, b, h);
+	__syncthreads(); // writers of these before their readers
 
 	// Issues the load of the tile that comes after `next`, or notes that there is none.
 	const auto step = [&](int next, int &tile, int &tile_class) {
-		if (!walk_next<true>(smem.walk, p, smem.b, smem.h, smem.q0, next, tile, tile_class))
+		if (!walk_next<true>(smem.walk, p, smem.own.b, smem.own.h, smem.own.q0, next, tile, tile_class))
 			tile = -1;
 	};
 	const auto load = [&](int seat, int tile, int tile_class) {
@@ -93,11 +96,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 			tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(
 				cvta_shared(smem.value[stage]), smem.head_value, p.value.stride_seq, k0, walk_sk(smem.walk, p));
 			if constexpr (COL_INPUTS)
-				cols_load(staged.cols(stage), &p, smem.b, smem.h, k0, mov_tid_x(), THREADS);
+				cols_load(staged.cols(stage), &p, smem.own.b, smem.own.h, k0, mov_tid_x(), THREADS);
 			if constexpr (CELL_INPUTS)
-				cells_load(staged.cells(stage), &p, smem.b, smem.h, smem.q0, k0, mov_tid_x(), THREADS);
+				cells_load(staged.cells(stage), &p, smem.own.b, smem.own.h, smem.own.q0, k0, mov_tid_x(), THREADS);
 		}
-		visit_note<true>(smem.visit[seat], p, smem.b, smem.h, smem.q0, tile, tile_class);
+		visit_note<true>(smem.visit[seat], p, smem.own.b, smem.own.h, smem.own.q0, tile, tile_class);
 		cp_async_commit();
 	};
 
@@ -136,7 +139,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 
 		const int k0 = now.tile * TILE_N;
 		const bool partial = now.tile_class != TILE_FULL;
-		const Inputs in = {staged.head(0), staged.rows(0), staged.cols(stage), staged.cells(stage), smem.q0, k0,
+		const Inputs in = {staged.head(0), staged.rows(0), staged.cols(stage), staged.cells(stage), smem.own.q0, k0,
 		                   now.bits};
 		const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), down() * 16 * QUERY_BLOCKS + lane_row_a(),
 		                                     lane_chunk_a());
@@ -147,7 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 			// Its first key in the tile.
 			const int chunk0 = 16 * (across() * QUERY_STEPS + chunk * QUERY_CHUNK);
 			const int row_g = down() * 16 * QUERY_BLOCKS + mov_tid_x() % 32 / 4;
-			const int b = smem.b, h = smem.h, q0 = smem.q0;
+			const int b = smem.own.b, h = smem.own.h, q0 = smem.own.q0;
 			const int k_lane = k0 + chunk0 + mov_tid_x() % 4 * 2;
 
 			float s[QUERY_BLOCKS][2 * QUERY_CHUNK][4] = {};
@@ -203,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 			for (int i = 0; i < QUERY_BLOCKS; i++) {
 				unsigned kept = 0;
 				if constexpr (DROPOUT)
-					kept = dropout_bits(dropout_key(p, b, h), q0 + row_g + 16 * i, k_lane)
+					kept = dropout_bits(smem.own.dropout, q0 + row_g + 16 * i, k_lane)
 					       << (k_lane / 8 % 8);
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
@@ -255,7 +258,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 	}
 
 	// All readers of the tiles are past the barrier. What is read here parts may overwrite.
-	const int lane = mov_tid_x() % 32, out_b = smem.b, out_h = smem.h, out_q0 = smem.q0;
+	const int lane = mov_tid_x() % 32, out_b = smem.own.b, out_h = smem.own.h, out_q0 = smem.own.q0;
 	if constexpr (QUERY_ACROSS > 1)
 		__syncthreads(); // readers of these, and of the last note, before the writers of the parts
 	float4 *const parts = reinterpret_cast<float4 *>(smem_bytes) + down() * QUERY_BLOCKS * 2 * STEPS_QK * 32 + lane;

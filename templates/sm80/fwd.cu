@@ -18,7 +18,7 @@ constexpr int CHUNKS_V = 2 * STEPS_V;
 constexpr int AHEAD = STAGES - 1;
 constexpr int SEATS = STAGES + 1;
 static_assert(TILE_M % (16 * WARPS) == 0 && TILE_N % 16 == 0, "tiles are made of 16x8x16 matrix products");
-static_assert(KEEP_256 == 256 || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
+static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
 
 struct alignas(16) Smem {
 	union { // O replaces Q when the last tile is done
@@ -113,7 +113,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		walk_begin<true>(smem.walk, p, b, q0);
 		smem.q0 = q0, smem.h = h, smem.b = b;
 	}
-	if (KEEP_256 < 256 && threadIdx.x == 0)
+	if (DROPOUT && threadIdx.x == THREADS - 1) // beside the walk's beginning
 		smem.dropout = dropout_key(p, b, h);
 	__syncthreads(); // writer of these before their readers
 
@@ -297,7 +297,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 			smem.row_sum[2 * i][mov_tid_x()] += sum[0];
 			smem.row_sum[2 * i + 1][mov_tid_x()] += sum[1];
 		}
-		if constexpr (KEEP_256 < 256) {
+		if constexpr (DROPOUT) {
 			constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
 			const int first = TILE_N < 64 ? k0 / 8 % 8 : 0;
 			const int row_g = lane_row_g(), col_2t = k0 + lane_2t();

@@ -292,7 +292,12 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				own.turn ^= head != head_before;
 				note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, tile);
 				note.own = own, note.item = own.item;
-				note.before = head_before < 0 ? -1 : smem.note[(visit - 1) % NOTES].index;
+				const ItemNote &before = smem.note[(visit - 1) % NOTES];
+				note.before = head_before < 0 ? -1 : before.index;
+				if (head == head_before)
+					static_cast<HeadKey<DROPOUT> &>(note) = before;
+				else
+					note.dropout_make(p, own.b, head);
 				static_cast<Lengths &>(note) = smem.walk;
 				static_cast<ItemKept::Noted &>(note) = own.noted();
 			}
@@ -518,7 +523,7 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
 	if constexpr (DROPOUT) {
-		kept_make(words_of(smem.rows, visit, group), dropout_key(p, note.own.b, note.head), note.tile * TILE_M,
+		kept_make(words_of(smem.rows, visit, group), note.dropout, note.tile * TILE_M,
 		          note.own.k0 + 64 * group);
 		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of the words before their readers, and these before the writers of the next visit but one
 	}

@@ -7,7 +7,6 @@ constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;
 constexpr int PANELS_QK = (HEAD_DIM_QK + 63) / 64; // 64-column panels of a shared row
 constexpr int PANELS_V = (HEAD_DIM_V + 63) / 64;
 constexpr int NOTES = 2 * STAGES;
-constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 constexpr bool INPUTS = HEAD_INPUTS || ROW_INPUTS || COL_INPUTS || CELL_INPUTS;
 // Classifying tiles takes many registers of those who load, and so does staging cells.
@@ -15,7 +14,7 @@ constexpr bool LONG_LOAD = SCAN || RUNS > 1 || CELL_INPUTS;
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 // index: of the query tile in the workspaces. turn: buffers of the inputs of this query head.
-struct Note : Visit { int head, turn, index; };
+struct Note : Visit, HeadKey<DROPOUT> { int head, turn, index; };
 
 // A tile of keys of a key/value head.
 struct Keys { int b, h, k0; }; // k0 below 0: nothing
@@ -87,7 +86,7 @@ DEVICE int lane_row() { return mov_tid_x() % 4 * 2; } // 2t
 
 // Dropout of 64 keys, from k on: [16-row block][t][(key >> 1) & 3][row of the pair]. A word decides for 32 cells, of which a
 // thread of S^T has 4: its warpgroup makes and shares them, while products are under way.
-DEVICE void kept_make(unsigned *kept, DropoutKey key, int q0, int k)
+DEVICE void kept_make(unsigned *kept, const DropoutKey &key, int q0, int k)
 {
 #pragma unroll
 	for (int i = mov_tid_x() % GROUP_THREADS; i < 2 * TILE_M; i += GROUP_THREADS)

@@ -100,8 +100,14 @@ DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &m
 	const auto note_write = [&](int head, int tile, int class_) {
 		Note &note = smem.note[visit % NOTES];
 		visit_note<false>(note, p, b, head, own.k0, tile, class_);
-		if (leader)
+		if (leader) {
+			const Note &before = smem.note[(visit - 1) % NOTES];
+			if (visit > 0 && head == before.head)
+				static_cast<HeadKey<DROPOUT> &>(note) = before;
+			else
+				note.dropout_make(p, b, head);
 			note.head = head, note.turn = turn, note.index = index + head * tiles + tile;
+		}
 		__syncwarp(); // the note's writers before the leader's arrivals
 		if (leader)
 			mbarrier_arrive(smem.note_full[visit % NOTES]);
@@ -314,7 +320,7 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 	if (visit > 0) // dQ of the visit before shall run under the exponentials of this one
 		barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 	if constexpr (DROPOUT) { // readers of the words of the visit before are past its last barrier
-		kept_make(words_of(smem.rows), dropout_key(p, smem.own.b, note.head), note.tile * TILE_M,
+		kept_make(words_of(smem.rows), note.dropout, note.tile * TILE_M,
 		          smem.own.k0 + KEYS * (int)cluster_ctarank());
 		barrier_sync(BARRIER_GROUP, GROUP_THREADS); // writers of the words before their readers
 	}

@@ -13,6 +13,7 @@ constexpr int BLOCKS_N = TILE_N / 8;             // 8-key blocks of S
 static_assert(DETERMINISTIC && QUERY_TILES * TILE_M == QUERY_ROWS && TILE_M % 64 == 0, "a warpgroup's rows are of one query tile");
 
 struct QueryOwn { int b, h, q0; };
+struct QueryOwnShared : QueryOwn, HeadKey<DROPOUT> {};
 struct QueryNote { Visit of[QUERY_TILES]; }; // of one key tile: empty for who does not see it
 // How far a query tile's walk is: the key tile that it sees next, -1 at the end. At first it has seen WALK_START.
 enum { WALK_START = -2 };
@@ -30,7 +31,7 @@ template <int STAGES_> struct alignas(16) QueryShared {
 	unsigned long long inputs_full[STAGES_];
 	unsigned long long note_full[2 * STAGES_]; // for the warps that stage inputs
 	QueryNote note[2 * STAGES_];
-	QueryOwn own; // here and not in registers, which are full
+	QueryOwnShared own; // here and not in registers, which are full
 	QueryCursor cursor[QUERY_TILES]; // of the warp that walks
 	WalkShared walk[QUERY_TILES];    // over the key tiles
 };
@@ -170,13 +171,13 @@ DEVICE void query_cells(float (&s)[TILE_N / 2], const fagen_abi &p, const Inputs
 
 template <bool> struct QueryWords { unsigned kept[TILE_N / 64]; }; // of rows g, g + 8: one for each 64 keys
 template <> struct QueryWords<false> {};
-DEVICE void words_make(QueryWords<true> &words, const fagen_abi &p, const QueryOwn &own, int k0)
+DEVICE void words_make(QueryWords<true> &words, const DropoutKey &key, const QueryOwn &own, int k0)
 {
 #pragma unroll
 	for (int i = 0; i < TILE_N / 64; i++)
-		words.kept[i] = dropout_bits(dropout_key(p, own.b, own.h), own.q0 + lane_query(), k0 + 64 * i + lane_col());
+		words.kept[i] = dropout_bits(key, own.q0 + lane_query(), k0 + 64 * i + lane_col());
 }
-DEVICE void words_make(QueryWords<false> &, const fagen_abi &, const QueryOwn &, int) {}
+DEVICE void words_make(QueryWords<false> &, const DropoutKey &, const QueryOwn &, int) {}
 // dP of key parity e and row half r in block j, without what dropout drops: the decision becomes the sign of byte 2r + e.
 DEVICE float dropped(const QueryWords<true> &words, float dp, int j, int r, int e)
 {
@@ -230,7 +231,7 @@ DEVICE void query_visit_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned visit,
 	const int stage = visit % QUERY_STAGES, tile = 64 * group / TILE_M, row = 64 * group % TILE_M; // in that query tile
 	const unsigned parity = visit / QUERY_STAGES & 1;
 	const Visit &note = smem.note[visit % QUERY_NOTES].of[tile]; // read at each use: registers are full
-	const QueryOwn &own = smem.own;
+	const QueryOwnShared &own = smem.own;
 	if (QUERY_TILES > 1 && note.tile_class == TILE_EMPTY) { // another query tile's alone
 		mbarrier_wait(smem.value_full[stage], parity);
 		if constexpr (INPUTS)
@@ -259,7 +260,7 @@ DEVICE void query_visit_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned visit,
 	product_ss<STEPS_QK, TILE_M, TILE_N>(s, wgmma_desc(smem.query[tile][0][row], 0), wgmma_desc(smem.key[stage], 0));
 	mbarrier_wait(smem.value_full[stage], parity);
 	product_ss<STEPS_V, TILE_M, TILE_N>(dp, wgmma_desc(smem.dout[tile][0][row], 0), wgmma_desc(smem.value[stage], 0));
-	words_make(words, p, own, note.tile * TILE_N);
+	words_make(words, own.dropout, own, note.tile * TILE_N);
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
@@ -331,7 +332,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		return;
 	const QueryOwn own = {owned.b, owned.h, owned.tile * QUERY_ROWS};
 	if (threadIdx.x == 0) {
-		smem.own = own;
+		static_cast<QueryOwn &>(smem.own) = own;
+		smem.own.dropout_make(p, own.b, own.h);
 		// K of a visit is expected in one piece, Q and dO in one for each query tile.
 		mbarrier_init(smem.query_full, QUERY_TILES);
 		mbarrier_init(smem.dout_full, QUERY_TILES);

@@ -219,15 +219,12 @@ template <bool FIRST, bool SHORT> DEVICE bool softmax(float (&s)[TILE_N / 2], Ro
 
 // Dropout's words of the visit whose note is at hand, for the rows and keys of this thread's S; products are under way meanwhile. Made by other warps
 // they cost as much.
-DEVICE void words_make(unsigned (&word)[BLOCKS_64], const fagen_abi &p, const Item &item, int tile)
+DEVICE void words_make(unsigned (&word)[BLOCKS_64], const ItemShared &item, int tile)
 {
 	if constexpr (DROPOUT) {
-		const auto *state = reinterpret_cast<const unsigned long long *>(p.rng_state);
-		const unsigned long long seed = state ? state[0] : p.seed, offset = state ? state[1] : p.offset;
-		const DropoutKey key = {(unsigned)seed, (unsigned)(seed >> 32), (unsigned)(item.b * p.heads_q + item.h), (unsigned)offset};
 #pragma unroll
 		for (int block = 0; block < BLOCKS_64; block++)
-			word[block] = dropout_bits(key, item.q0 + lane_row(), tile * TILE_N + 64 * block + lane_col());
+			word[block] = dropout_bits(item.dropout, item.q0 + lane_row(), tile * TILE_N + 64 * block + lane_col());
 	}
 }
 
@@ -312,7 +309,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
 		at.note = smem.note[next % NOTES];
 		unsigned word[BLOCKS_64];
-		words_make(word, p, smem.item[at.seat], at.note.tile);
+		words_make(word, smem.item[at.seat], at.note.tile);
 		wgmma_wait_group<TOGETHER ? 1 : 0>(); // S
 		registers_pin(s);
 		scores_done(smem, at, next);
@@ -563,7 +560,7 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 		float factor[2];
 		at.note = smem.note[at.visit % NOTES];
 		unsigned word[BLOCKS_64];
-		words_make(word, p, smem.item[at.seat], at.note.tile);
+		words_make(word, smem.item[at.seat], at.note.tile);
 		scores_done(smem, at, at.visit);
 		scores_change<false>(s, smem, staged, p, at, at.visit);
 		if constexpr (SPECULATE && SCORE_LIFT != 0) { // as later visits, with rows that have seen nothing

@@ -32,7 +32,6 @@ constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
 // of them waits for hides behind the other.
 constexpr bool TOGETHER = CTAS_SM == 1;
 constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS, INPUTS = VISIT_INPUTS || ITEM_INPUTS;
-constexpr bool DROPOUT = KEEP_256 < 256;
 constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
 // Threads that prepare items and visits for those who compute: the other warps of warpgroup 0.
 constexpr int HELPER_THREADS = INPUTS ? 96 : 0;
@@ -56,6 +55,7 @@ enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING
 template <bool> struct ItemOf { int kind, b, h, q0, part, first, last; };
 template <> struct ItemOf<false> { int kind, b, h, q0; };
 using Item = ItemOf<(SPLITS > 1)>;
+struct ItemShared : Item, HeadKey<DROPOUT> {};
 struct Note : Visit { int last; }; // 1: the item's last visit
 
 struct alignas(16) Smem {
@@ -71,7 +71,7 @@ struct alignas(16) Smem {
 	unsigned long long query_full[WARPGROUPS], query_empty[WARPGROUPS]; // a warpgroup's rows of Q, and the item
 	unsigned long long item_done[2]; // each warp has left the item of this seat, and the verdict on a speculative one is there
 	Note note[NOTES];
-	Item item[2], next; // next, round: of the loading warp
+	ItemShared item[2], next; // next, round: of the loading warp
 	unsigned round;
 	int failed[2]; // 1: the item of this seat must be done again
 	WalkShared walk;

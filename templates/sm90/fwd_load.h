@@ -89,7 +89,8 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 		__syncwarp();
 	} while (own.tile < 0 && number < item_count(p));
 	if (leader) {
-		smem.next = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_Q};
+		static_cast<Item &>(smem.next) = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_Q};
+		smem.next.dropout_make(p, own.b, own.h);
 		if constexpr (SPLITS > 1)
 			part_set(smem.next, number % SPLITS);
 		if (QUERY_AHEAD && own.tile >= 0)
@@ -127,6 +128,8 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 #pragma unroll 1
 		for (int takes = i == 0 ? 2 : 1; takes > 0 && item.kind == ITEM_END; takes--) { // at first there is no next one yet
 			item = smem.next;
+			if (leader) // who publishes the item
+				static_cast<HeadKey<DROPOUT> &>(smem.item[seat]) = smem.next;
 			next_take(smem, p, maps, leader);
 		}
 		if (item.kind == ITEM_END && i >= 1 && !paused)
@@ -153,7 +156,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		}
 		const auto item_publish = [&] { // with Q
 			if (leader) {
-				smem.item[seat] = item;
+				static_cast<Item &>(smem.item[seat]) = item;
 				if constexpr (HELPER_THREADS)
 					mbarrier_arrive(smem.item_full[seat]);
 #pragma unroll 1
