@@ -461,31 +461,28 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
 }
 
 // dQ^T of a visit goes to the tile's sums through shared memory. What a warp has of it lies together, there and here, and leaves as one copy. Columns
-// that are not HEAD_DIM_QK's any more stay.
-DEVICE int dquery_part(int group) { return 4 * group + mov_tid_x() / 32 % 4; }
-DEVICE bool dquery_used(int part) { return HEAD_DIM_QK % 64 == 0 || (PANELS_QK == 2 ? part : part % 4) < STEPS_QK; }
+// that are not HEAD_DIM_QK's any more stay. warp: of those that compute; as it is known to be uniform, nothing here parts the lanes of a warp.
+DEVICE bool dquery_used(int warp) { return HEAD_DIM_QK % 64 == 0 || (PANELS_QK == 2 ? warp : warp % 4) < STEPS_QK; }
 // A fence and a barrier of the warp come between these two.
-template <class Shared> DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], int group)
+template <class Shared> DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], int warp)
 {
-	const int part = dquery_part(group), lane = mov_tid_x() % 32;
-	if (!dquery_used(part))
+	if (!dquery_used(warp))
 		return;
-	const unsigned to = cvta_shared(smem.dquery[part]) + lane * 16;
-	if (lane == 0)
-		cp_async_bulk_wait_read();
-	__syncwarp(); // the copy of the visit before has read what is written now
+	const unsigned to = cvta_shared(smem.dquery[warp]) + mov_tid_x() % 32 * 16;
+	cp_async_bulk_wait_read(); // whichever lane has issued the copy of the visit before
+	__syncwarp();              // which has read what is written now
 #pragma unroll
 	for (int j = 0; j < DQUERY_ROWS / 8; j++)
 		st_shared_16(to + j * SUM_BLOCK * 4, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
 		                                                __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
 }
-template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int group)
+template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int warp)
 {
-	const int part = dquery_part(group); // 16-column block, and with one panel a half of the rows
-	if (!dquery_used(part) || mov_tid_x() % 32 != 0)
+	if (!dquery_used(warp))
 		return;
-	const int block = PANELS_QK == 2 ? part * BLOCKS_M : part % 4 * BLOCKS_M + group * (DQUERY_ROWS / 8);
-	cp_reduce_async_bulk_add(sums + block * SUM_BLOCK, cvta_shared(smem.dquery[part]), sizeof smem.dquery[part]);
+	// The warp has a 16-column block, and with one panel a half of the rows.
+	const int block = PANELS_QK == 2 ? warp * BLOCKS_M : warp % 4 * BLOCKS_M + warp / 4 * (DQUERY_ROWS / 8);
+	cp_reduce_async_bulk_add(sums + block * SUM_BLOCK, cvta_shared(smem.dquery[warp]), sizeof smem.dquery[warp], elect_sync());
 	cp_async_bulk_commit_group();
 }
 
@@ -495,9 +492,10 @@ template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int g
 // dS is published behind the last product, with dQ of the visit before: nobody wants it sooner, and one fence serves both. It holds the warp
 // up until what it wrote is in shared memory.
 template <class Shared>
-DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int group, Shared &smem,
+DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int warp, Shared &smem,
                          const Buffers &staged, const fagen_abi &p)
 {
+	const int group = warp / 4;
 	const ItemNote &note = smem.note[visit % NOTES]; // read at each use: registers are full
 	const int stage = visit % STAGES;
 	const unsigned parity = visit / STAGES & 1;
@@ -530,8 +528,10 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	                   note.own.k0,              note.bits};
 	const bool partial = note.tile_class != TILE_FULL;
 	if constexpr (SCORE_IDENTITY)
-		if (partial)
+		if (partial) {
 			scores_hide(s, p, in, note.own.b, note.head);
+			__syncwarp(); // so that the statistics are not read before it: registers are full
+		}
 	if (SCORE_IDENTITY || !partial)
 		probabilities<false>(s, prob, p, in, note.own.b, note.head, smem.rows.of[stage].lse2);
 	else
@@ -560,14 +560,14 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		if (note.before >= 0) {
 			if (leads())
 				mbarrier_arrive(smem.dscore_empty[before]);
-			dquery_put(smem, dquery, group);
+			dquery_put(smem, dquery, warp);
 		}
 		fence_proxy_async(); // dS and dQ
 		__syncwarp();        // their writers before the arrival and the copy of the warp
 		if (mov_tid_x() % 32 == 0)
 			mbarrier_arrive(smem.dscore_full[buffer]);
 		if (note.before >= 0)
-			dquery_send(smem, tile_sums(p, note.before), group);
+			dquery_send(smem, tile_sums(p, note.before), warp);
 	}
 	const bool more = !note.last;
 	mbarrier_wait(smem.query_full[stage ^ 1], (visit + 1) / STAGES & 1); // of the next visit
@@ -607,7 +607,7 @@ DEVICE void part_store(const float (&dkey)[HEAD_DIM_QK / 2], const float (&dvalu
 
 template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
-	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
+	const int warp = warp_uniform((mov_tid_x() - GROUP_THREADS) / 32), group = warp / 4;
 	unsigned visit = 0;
 #pragma unroll 1
 	while (visit_wait(smem, visit)) {
@@ -630,7 +630,7 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			}
 		}
 #pragma unroll 1
-		while (visit_attend(dkey, dvalue, visit, group, smem, staged, p))
+		while (visit_attend(dkey, dvalue, visit, warp, smem, staged, p))
 			visit++;
 
 		const unsigned last = visit++;
@@ -650,17 +650,17 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		if (first_thread())
 			mbarrier_arrive(smem.key_empty);
 		if constexpr (!DETERMINISTIC) {
-			dquery_put(smem, dquery, group);
+			dquery_put(smem, dquery, warp);
 			fence_proxy_async();
 			__syncwarp(); // writers of dQ before the copy
-			dquery_send(smem, tile_sums(p, note.index), group);
+			dquery_send(smem, tile_sums(p, note.index), warp);
 		}
 		if constexpr (SPLITS > 1)
 			part_store(dkey, dvalue, part_at(p, note.part));
 		else
 			keys_store(dkey, dvalue, p, note.own);
 	}
-	if (!DETERMINISTIC && mov_tid_x() % 32 == 0)
+	if constexpr (!DETERMINISTIC)
 		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them
 }
 

@@ -117,11 +117,13 @@ DEVICE void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, un
 	             : "memory");
 }
 // Adds float32 values in shared memory to those in global memory, where others soon add to them again: `bytes`, a multiple of 16. Of this thread's
-// group of copies.
-DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes)
+// group of copies. Nothing unless `here`, the instruction's own predicate: with that of elect_sync and uniform addresses it is one instruction of the
+// warp, where under a branch ptxas has the lanes part and join, and does not know that there is but one.
+DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, bool here)
 {
-	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(dst), "r"(src),
-	             "r"(bytes), "l"(L2_EVICT_LAST)
+	asm volatile("{\n\t.reg .pred here;\n\tsetp.ne.s32 here, %4, 0;\n\t"
+	             "@here cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;\n\t}" ::"l"(dst),
+	             "r"(src), "r"(bytes), "l"(L2_EVICT_LAST), "r"((int)here)
 	             : "memory");
 }
 DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -235,7 +235,11 @@ WRAP void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, unsi
 {
 	HERE, emulate_bulk_send(dst, src, bytes, barrier);
 }
-WRAP void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, AT) { HERE, emulate_bulk_store(dst, src, bytes, 1); }
+WRAP void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, bool here, AT)
+{
+	if (here)
+		HERE, emulate_bulk_store(dst, src, bytes, 1);
+}
 WRAP void cp_async_bulk_store(void *dst, unsigned src, unsigned bytes, AT) { HERE, emulate_bulk_store(dst, src, bytes, 0); }
 WRAP void cp_async_bulk_commit_group() { emulate_bulk_commit(); }
 WRAP void cp_async_bulk_wait_read(AT) { HERE, emulate_bulk_wait(0, 1); }
