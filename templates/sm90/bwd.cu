@@ -551,21 +551,18 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	}
 	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
 	registers_pin(dvalue);
-	if (leads())
-		mbarrier_arrive(smem.dout_empty[stage]);
+	mbarrier_arrive(smem.dout_empty[stage], leads());
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
 	if constexpr (!DETERMINISTIC) {
 		wgmma_wait_group<1>(); // dQ
 		registers_pin(dquery);
 		if (note.before >= 0) {
-			if (leads())
-				mbarrier_arrive(smem.dscore_empty[before]);
+			mbarrier_arrive(smem.dscore_empty[before], leads());
 			dquery_put(smem, dquery, warp);
 		}
 		fence_proxy_async(); // dS and dQ
 		__syncwarp();        // their writers before the arrival and the copy of the warp
-		if (mov_tid_x() % 32 == 0)
-			mbarrier_arrive(smem.dscore_full[buffer]);
+		mbarrier_arrive(smem.dscore_full[buffer], mov_tid_x() % 32 == 0);
 		if (note.before >= 0)
 			dquery_send(smem, tile_sums(p, note.before), warp);
 	}
@@ -573,8 +570,7 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	mbarrier_wait(smem.query_full[stage ^ 1], (visit + 1) / STAGES & 1); // of the next visit
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
-	if (leads())
-		mbarrier_arrive(smem.query_empty[stage]);
+	mbarrier_arrive(smem.query_empty[stage], leads());
 	return more;
 }
 
@@ -636,19 +632,16 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		const unsigned last = visit++;
 		const ItemNote &note = smem.note[last % NOTES];
 		float dquery[DQUERY_ROWS / 2];
-		if (first_thread()) // the item's products have read V; dQ reads K once more
-			mbarrier_arrive(smem.value_empty);
+		mbarrier_arrive(smem.value_empty, first_thread()); // the item's products have read V; dQ reads K once more
 		if constexpr (!DETERMINISTIC) {
 			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
 			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((visit + 1) / 2 & 1) ^ 1);
 			dquery_issue(dquery, smem, group, last % 2);
 			wgmma_wait_group<0>();
 			registers_pin(dquery);
-			if (first_thread())
-				mbarrier_arrive(smem.dscore_empty[last % 2]);
+			mbarrier_arrive(smem.dscore_empty[last % 2], first_thread());
 		}
-		if (first_thread())
-			mbarrier_arrive(smem.key_empty);
+		mbarrier_arrive(smem.key_empty, first_thread());
 		if constexpr (!DETERMINISTIC) {
 			dquery_put(smem, dquery, warp);
 			fence_proxy_async();

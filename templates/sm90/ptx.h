@@ -9,10 +9,14 @@ DEVICE void mbarrier_init(unsigned long long &barrier, unsigned arrivals)
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(cvta_shared(&barrier)), "r"(arrivals) : "memory");
 }
 DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Orders what this thread did before for whoever sees the phase end.
-DEVICE void mbarrier_arrive(unsigned long long &barrier)
+// Orders what this thread did before for whoever sees the phase end. Nothing unless `here`, the instruction's own predicate: under a branch, which
+// ptxas predicates, the address is computed behind a vote on it.
+DEVICE void mbarrier_arrive(unsigned long long &barrier, bool here = true)
 {
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(cvta_shared(&barrier)) : "memory");
+	asm volatile("{\n\t.reg .pred here;\n\tsetp.ne.s32 here, %1, 0;\n\t"
+	             "@here mbarrier.arrive.shared::cta.b64 _, [%0];\n\t}" ::"r"(cvta_shared(&barrier)),
+	             "r"((int)here)
+	             : "memory");
 }
 // Arrives, and makes the phase wait for so many bytes of bulk copies too.
 DEVICE void mbarrier_arrive_expect_tx(unsigned long long &barrier, unsigned bytes)

@@ -253,8 +253,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 			for (int i = thread; i < 64 * 32; i += 128)
 				hash = hash * 31 + smem.tile[n % RING][i / 32][i % 32];
 			barrier_sync(group, 128);
-			if (thread == 0)
-				mbarrier_arrive(smem.empty[n % RING]);
+			mbarrier_arrive(smem.empty[n % RING], thread == 0);
 		}
 		hashes[threadIdx.x - 128] = hash;
 	}
