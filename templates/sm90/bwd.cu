@@ -487,13 +487,14 @@ template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int w
 }
 
 // One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
-// Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next. Is that of the same item?
+// Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next; `query` describes it. Is that of the same
+// item?
 //
 // dS is published behind the last product, with dQ of the visit before: nobody wants it sooner, and one fence serves both. It holds the warp
 // up until what it wrote is in shared memory.
 template <class Shared>
-DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int warp, Shared &smem,
-                         const Buffers &staged, const fagen_abi &p)
+DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned long long &query, unsigned visit, int warp,
+                         Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
 	const int group = warp / 4;
 	const ItemNote &note = smem.note[visit % NOTES]; // read at each use: registers are full
@@ -512,7 +513,7 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	}
 	float s[TILE_M / 2], dp[TILE_M / 2];
 	unsigned prob[TILE_M / 4], ds[TILE_M / 4];
-	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
+	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), query);
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
 	if constexpr (DROPOUT) {
@@ -552,19 +553,21 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
 	registers_pin(dvalue);
 	mbarrier_arrive(smem.dout_empty[stage], leads());
+	const int index_before = note.before; // known when dQ is
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
+	query = wgmma_desc(smem.query[stage ^ 1], 0); // so that nothing is computed between dK and the next S
 	if constexpr (!DETERMINISTIC) {
 		wgmma_wait_group<1>(); // dQ
 		registers_pin(dquery);
-		if (note.before >= 0) {
+		if (index_before >= 0) {
 			mbarrier_arrive(smem.dscore_empty[before], leads());
 			dquery_put(smem, dquery, warp);
 		}
 		fence_proxy_async(); // dS and dQ
 		__syncwarp();        // their writers before the arrival and the copy of the warp
 		mbarrier_arrive(smem.dscore_full[buffer], mov_tid_x() % 32 == 0);
-		if (note.before >= 0)
-			dquery_send(smem, tile_sums(p, note.before), warp);
+		if (index_before >= 0)
+			dquery_send(smem, tile_sums(p, index_before), warp);
 	}
 	const bool more = !note.last;
 	mbarrier_wait(smem.query_full[stage ^ 1], (visit + 1) / STAGES & 1); // of the next visit
@@ -605,6 +608,7 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 {
 	const int warp = warp_uniform((mov_tid_x() - GROUP_THREADS) / 32), group = warp / 4;
 	unsigned visit = 0;
+	unsigned long long query = wgmma_desc(smem.query[0], 0);
 #pragma unroll 1
 	while (visit_wait(smem, visit)) {
 		const ItemNote &first = smem.note[visit % NOTES];
@@ -626,7 +630,7 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			}
 		}
 #pragma unroll 1
-		while (visit_attend(dkey, dvalue, visit, warp, smem, staged, p))
+		while (visit_attend(dkey, dvalue, query, visit, warp, smem, staged, p))
 			visit++;
 
 		const unsigned last = visit++;
