@@ -521,13 +521,13 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		          note.own.k0 + 64 * group);
 		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of the words before their readers, and these before the writers of the next visit but one
 	}
+	const bool partial = note.tile_class != TILE_FULL; // known when S is
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
 		mbarrier_wait(smem.inputs_full[visit % NOTES], visit / NOTES & 1);
 	const Inputs in = {staged.head(note.turn), staged.rows(visit % NOTES), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
 	                   note.own.k0,              note.bits};
-	const bool partial = note.tile_class != TILE_FULL;
 	if constexpr (SCORE_IDENTITY)
 		if (partial) {
 			scores_hide(s, p, in, note.own.b, note.head);
