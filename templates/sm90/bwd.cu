@@ -466,43 +466,42 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
 }
 
 // dQ^T of a visit goes to the tile's sums through shared memory. What a warp has of it lies together, there and here, and leaves as one copy. Columns
-// that are not HEAD_DIM_QK's any more stay.
-DEVICE int dquery_part(int group) { return 4 * group + mov_tid_x() / 32 % 4; }
-DEVICE bool dquery_used(int part) { return HEAD_DIM_QK % 64 == 0 || (PANELS_QK == 2 ? part : part % 4) < STEPS_QK; }
+// that are not HEAD_DIM_QK's any more stay. warp: of those that compute; as it is known to be uniform, nothing here parts the lanes of a warp.
+DEVICE bool dquery_used(int warp) { return HEAD_DIM_QK % 64 == 0 || (PANELS_QK == 2 ? warp : warp % 4) < STEPS_QK; }
 // A fence and a barrier of the warp come between these two.
-template <class Shared> DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], int group)
+template <class Shared> DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], int warp)
 {
-	const int part = dquery_part(group), lane = mov_tid_x() % 32;
-	if (!dquery_used(part))
+	if (!dquery_used(warp))
 		return;
-	const unsigned to = cvta_shared(smem.dquery[part]) + lane * 16;
-	if (lane == 0)
-		cp_async_bulk_wait_read();
-	__syncwarp(); // the copy of the visit before has read what is written now
+	const unsigned to = cvta_shared(smem.dquery[warp]) + mov_tid_x() % 32 * 16;
+	cp_async_bulk_wait_read(); // whichever lane has issued the copy of the visit before
+	__syncwarp();              // which has read what is written now
 #pragma unroll
 	for (int j = 0; j < DQUERY_ROWS / 8; j++)
 		st_shared_16(to + j * SUM_BLOCK * 4, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
 		                                                __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
 }
-template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int group)
+template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int warp)
 {
-	const int part = dquery_part(group); // 16-column block, and with one panel a half of the rows
-	if (!dquery_used(part) || mov_tid_x() % 32 != 0)
+	if (!dquery_used(warp))
 		return;
-	const int block = PANELS_QK == 2 ? part * BLOCKS_M : part % 4 * BLOCKS_M + group * (DQUERY_ROWS / 8);
-	cp_reduce_async_bulk_add(sums + block * SUM_BLOCK, cvta_shared(smem.dquery[part]), sizeof smem.dquery[part]);
+	// The warp has a 16-column block, and with one panel a half of the rows.
+	const int block = PANELS_QK == 2 ? warp * BLOCKS_M : warp % 4 * BLOCKS_M + warp / 4 * (DQUERY_ROWS / 8);
+	cp_reduce_async_bulk_add(sums + block * SUM_BLOCK, cvta_shared(smem.dquery[warp]), sizeof smem.dquery[warp], elect_sync());
 	cp_async_bulk_commit_group();
 }
 
 // One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
-// Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next. Is that of the same item?
+// Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next; `query` describes it. Is that of the same
+// item?
 //
 // dS is published behind the last product, with dQ of the visit before: nobody wants it sooner, and one fence serves both. It holds the warp
 // up until what it wrote is in shared memory.
 template <class Shared>
-DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, int group, Shared &smem,
-                         const Buffers &staged, const fagen_abi &p)
+DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DIM_V / 2], unsigned long long &query, unsigned visit, int warp,
+                         Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
+	const int group = warp / 4;
 	const ItemNote &note = smem.note[visit % NOTES]; // read at each use: registers are full
 	const int stage = visit % STAGES;
 	const unsigned parity = visit / STAGES & 1;
@@ -519,7 +518,7 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	}
 	float s[TILE_M / 2], dp[TILE_M / 2];
 	unsigned prob[TILE_M / 4], ds[TILE_M / 4];
-	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), wgmma_desc(smem.query[stage], 0));
+	product_ss<STEPS_QK, TILE_N, TILE_M>(s, wgmma_desc(smem.key[0][64 * group], 0), query);
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, TILE_N, TILE_M>(dp, wgmma_desc(smem.value[0][64 * group], 0), wgmma_desc(smem.dout[stage], 0));
 	if constexpr (DROPOUT) {
@@ -527,16 +526,18 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 		          note.own.k0 + 64 * group);
 		barrier_sync(BARRIER_GROUP + group, GROUP_THREADS); // writers of the words before their readers, and these before the writers of the next visit but one
 	}
+	const bool partial = note.tile_class != TILE_FULL; // known when S is
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
 		mbarrier_wait(smem.inputs_full[visit % NOTES], visit / NOTES & 1);
 	const Inputs in = {staged.head(note.turn), staged.rows(visit % NOTES), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
 	                   note.own.k0,              note.bits};
-	const bool partial = note.tile_class != TILE_FULL;
 	if constexpr (SCORE_IDENTITY)
-		if (partial)
+		if (partial) {
 			scores_hide(s, p, in, note.own.b, note.head);
+			__syncwarp(); // so that the statistics are not read before it: registers are full
+		}
 	if (SCORE_IDENTITY || !partial)
 		probabilities<false>(s, prob, p, in, note.own.b, note.head, smem.rows.of[stage].lse2);
 	else
@@ -556,30 +557,28 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	}
 	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
 	registers_pin(dvalue);
-	if (leads())
-		mbarrier_arrive(smem.dout_empty[stage]);
+	mbarrier_arrive(smem.dout_empty[stage], leads());
+	const int index_before = note.before; // known when dQ is
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
+	query = wgmma_desc(smem.query[stage ^ 1], 0); // so that nothing is computed between dK and the next S
 	if constexpr (!DETERMINISTIC) {
 		wgmma_wait_group<1>(); // dQ
 		registers_pin(dquery);
-		if (note.before >= 0) {
-			if (leads())
-				mbarrier_arrive(smem.dscore_empty[before]);
-			dquery_put(smem, dquery, group);
+		if (index_before >= 0) {
+			mbarrier_arrive(smem.dscore_empty[before], leads());
+			dquery_put(smem, dquery, warp);
 		}
 		fence_proxy_async(); // dS and dQ
 		__syncwarp();        // their writers before the arrival and the copy of the warp
-		if (mov_tid_x() % 32 == 0)
-			mbarrier_arrive(smem.dscore_full[buffer]);
-		if (note.before >= 0)
-			dquery_send(smem, tile_sums(p, note.before), group);
+		mbarrier_arrive(smem.dscore_full[buffer], mov_tid_x() % 32 == 0);
+		if (index_before >= 0)
+			dquery_send(smem, tile_sums(p, index_before), warp);
 	}
 	const bool more = !note.last;
 	mbarrier_wait(smem.query_full[stage ^ 1], (visit + 1) / STAGES & 1); // of the next visit
 	wgmma_wait_group<0>(); // dK
 	registers_pin(dkey);
-	if (leads())
-		mbarrier_arrive(smem.query_empty[stage]);
+	mbarrier_arrive(smem.query_empty[stage], leads());
 	return more;
 }
 
@@ -612,8 +611,9 @@ DEVICE void part_store(const float (&dkey)[HEAD_DIM_QK / 2], const float (&dvalu
 
 template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &staged, const fagen_abi &p)
 {
-	const int group = warp_uniform((mov_tid_x() - GROUP_THREADS) / GROUP_THREADS);
+	const int warp = warp_uniform((mov_tid_x() - GROUP_THREADS) / 32), group = warp / 4;
 	unsigned visit = 0;
+	unsigned long long query = wgmma_desc(smem.query[0], 0);
 #pragma unroll 1
 	while (visit_wait(smem, visit)) {
 		const ItemNote &first = smem.note[visit % NOTES];
@@ -635,37 +635,34 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			}
 		}
 #pragma unroll 1
-		while (visit_attend(dkey, dvalue, visit, group, smem, staged, p))
+		while (visit_attend(dkey, dvalue, query, visit, warp, smem, staged, p))
 			visit++;
 
 		const unsigned last = visit++;
 		const ItemNote &note = smem.note[last % NOTES];
 		float dquery[DQUERY_ROWS / 2];
-		if (first_thread()) // the item's products have read V; dQ reads K once more
-			mbarrier_arrive(smem.value_empty);
+		mbarrier_arrive(smem.value_empty, first_thread()); // the item's products have read V; dQ reads K once more
 		if constexpr (!DETERMINISTIC) {
 			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
 			mbarrier_wait(smem.dscore_full[last % 2], !DROPOUT ? last / 2 & 1 : ((visit + 1) / 2 & 1) ^ 1);
 			dquery_issue(dquery, smem, group, last % 2);
 			wgmma_wait_group<0>();
 			registers_pin(dquery);
-			if (first_thread())
-				mbarrier_arrive(smem.dscore_empty[last % 2]);
+			mbarrier_arrive(smem.dscore_empty[last % 2], first_thread());
 		}
-		if (first_thread())
-			mbarrier_arrive(smem.key_empty);
+		mbarrier_arrive(smem.key_empty, first_thread());
 		if constexpr (!DETERMINISTIC) {
-			dquery_put(smem, dquery, group);
+			dquery_put(smem, dquery, warp);
 			fence_proxy_async();
 			__syncwarp(); // writers of dQ before the copy
-			dquery_send(smem, tile_sums(p, note.index), group);
+			dquery_send(smem, tile_sums(p, note.index), warp);
 		}
 		if constexpr (SPLITS > 1)
 			part_store(dkey, dvalue, part_at(p, note.part));
 		else
 			keys_store(dkey, dvalue, p, note.own);
 	}
-	if (!DETERMINISTIC && mov_tid_x() % 32 == 0)
+	if constexpr (!DETERMINISTIC)
 		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them
 }
 

@@ -9,10 +9,14 @@ DEVICE void mbarrier_init(unsigned long long &barrier, unsigned arrivals)
 	asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(cvta_shared(&barrier)), "r"(arrivals) : "memory");
 }
 DEVICE void fence_mbarrier_init() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-// Orders what this thread did before for whoever sees the phase end.
-DEVICE void mbarrier_arrive(unsigned long long &barrier)
+// Orders what this thread did before for whoever sees the phase end. Nothing unless `here`, the instruction's own predicate: under a branch, which
+// ptxas predicates, the address is computed behind a vote on it.
+DEVICE void mbarrier_arrive(unsigned long long &barrier, bool here = true)
 {
-	asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(cvta_shared(&barrier)) : "memory");
+	asm volatile("{\n\t.reg .pred here;\n\tsetp.ne.s32 here, %1, 0;\n\t"
+	             "@here mbarrier.arrive.shared::cta.b64 _, [%0];\n\t}" ::"r"(cvta_shared(&barrier)),
+	             "r"((int)here)
+	             : "memory");
 }
 // Arrives, and makes the phase wait for so many bytes of bulk copies too.
 DEVICE void mbarrier_arrive_expect_tx(unsigned long long &barrier, unsigned bytes)
@@ -117,11 +121,13 @@ DEVICE void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, un
 	             : "memory");
 }
 // Adds float32 values in shared memory to those in global memory, where others soon add to them again: `bytes`, a multiple of 16. Of this thread's
-// group of copies.
-DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes)
+// group of copies. Nothing unless `here`, the instruction's own predicate: with that of elect_sync and uniform addresses it is one instruction of the
+// warp, where under a branch ptxas has the lanes part and join, and does not know that there is but one.
+DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, bool here)
 {
-	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(dst), "r"(src),
-	             "r"(bytes), "l"(L2_EVICT_LAST)
+	asm volatile("{\n\t.reg .pred here;\n\tsetp.ne.s32 here, %4, 0;\n\t"
+	             "@here cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;\n\t}" ::"l"(dst),
+	             "r"(src), "r"(bytes), "l"(L2_EVICT_LAST), "r"((int)here)
 	             : "memory");
 }
 DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }

@@ -200,7 +200,11 @@ template <int N> WRAP void red_add_4(float *p, const float (&v)[4], Width<N>)
 
 WRAP void mbarrier_init(unsigned long long &b, unsigned arrivals, AT) { HERE, emulate_mbarrier_init(emulate_address(&b), arrivals); }
 WRAP void fence_mbarrier_init() {}
-WRAP void mbarrier_arrive(unsigned long long &b, AT) { HERE, emulate_mbarrier_arrive(emulate_address(&b), 0); }
+WRAP void mbarrier_arrive(unsigned long long &b, bool here = true, AT)
+{
+	if (here)
+		HERE, emulate_mbarrier_arrive(emulate_address(&b), 0);
+}
 WRAP void mbarrier_arrive_expect_tx(unsigned long long &b, unsigned bytes, AT) { HERE, emulate_mbarrier_arrive(emulate_address(&b), bytes); }
 WRAP void mbarrier_wait(unsigned long long &b, unsigned parity, AT) { HERE, emulate_mbarrier_wait(emulate_address(&b), parity); }
 WRAP unsigned cluster_ctarank() { return emulate_now->rank; }
@@ -235,7 +239,11 @@ WRAP void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, unsi
 {
 	HERE, emulate_bulk_send(dst, src, bytes, barrier);
 }
-WRAP void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, AT) { HERE, emulate_bulk_store(dst, src, bytes, 1); }
+WRAP void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, bool here, AT)
+{
+	if (here)
+		HERE, emulate_bulk_store(dst, src, bytes, 1);
+}
 WRAP void cp_async_bulk_store(void *dst, unsigned src, unsigned bytes, AT) { HERE, emulate_bulk_store(dst, src, bytes, 0); }
 WRAP void cp_async_bulk_commit_group() { emulate_bulk_commit(); }
 WRAP void cp_async_bulk_wait_read(AT) { HERE, emulate_bulk_wait(0, 1); }

@@ -173,22 +173,18 @@ extern "C" __global__ void __launch_bounds__(32)
 extern "C" __global__ void __launch_bounds__(128) reduction(float *sums, unsigned bytes, int rounds)
 {
 	float(&made)[4][1024] = *reinterpret_cast<float(*)[4][1024]>(smem_bytes);
-	const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+	const int lane = threadIdx.x % 32, warp = warp_uniform(threadIdx.x / 32);
 	for (int round = 0; round < rounds; round++) {
-		if (lane == 0)
-			cp_async_bulk_wait_read();
+		cp_async_bulk_wait_read();
 		__syncwarp();
 		for (int i = lane; i < 1024; i += 32)
 			made[warp][i] = i + round * warp;
 		fence_proxy_async();
 		__syncwarp();
-		if (lane == 0) {
-			cp_reduce_async_bulk_add(sums, cvta_shared(made[warp]), bytes);
-			cp_async_bulk_commit_group();
-		}
+		cp_reduce_async_bulk_add(sums, cvta_shared(made[warp]), bytes, elect_sync());
+		cp_async_bulk_commit_group();
 	}
-	if (lane == 0)
-		cp_async_bulk_wait();
+	cp_async_bulk_wait();
 }
 
 // One box of the keys as it lies in shared memory, over NaN.
@@ -257,8 +253,7 @@ extern "C" __global__ void __launch_bounds__(384, 1)
 			for (int i = thread; i < 64 * 32; i += 128)
 				hash = hash * 31 + smem.tile[n % RING][i / 32][i % 32];
 			barrier_sync(group, 128);
-			if (thread == 0)
-				mbarrier_arrive(smem.empty[n % RING]);
+			mbarrier_arrive(smem.empty[n % RING], thread == 0);
 		}
 		hashes[threadIdx.x - 128] = hash;
 	}
