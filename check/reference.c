@@ -31,7 +31,7 @@ static void group_words(uint32_t out[8], const uint32_t key[4], uint32_t group_q
 	const uint32_t row = fold(y, 16) * 0x2C1B3C6Du + key[2], factor = row | 1;
 	const uint32_t a = fold(x * factor + y * 0x297A2D39u + (key[3] ^ key[2] >> 15), 16);
 	const uint32_t b = fold(a * a + row, 16), c = fold(b * factor + a, 16);
-	const uint32_t product = c * factor + b, d = product << 16 | product >> 16;
+	const uint32_t product = c * c + b, d = product << 16 | product >> 16;
 	out[0] = fold(d * 0xCC9E2D51u + a, 16);
 	out[1] = fold(c * 0x1B873593u + a, 15);
 	out[2] = fold(a * d + c, 14);

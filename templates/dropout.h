@@ -29,7 +29,7 @@ DEVICE struct DropoutKey dropout_head(unsigned long long seed, unsigned long lon
 // - By different widths where it makes a word: by 16 everywhere, a cell and the one whose bit is 16 further give the product's low bits together,
 //   which come from few bits, and are not independent.
 // - a, b, c and d are four, and no two words have the same product: the lowest bits of eight products of three would be sums of each other.
-// - a * a, because chains that are linear in a row's factor repeat in those few rows where it and what follows cancel. For the same reason no word is linear
+// - Squares, because chains that are linear in a row's factor repeat in those few rows where it and what follows cancel. For the same reason no word is linear
 //   in b and c.
 DEVICE void dropout_words(unsigned word[8], struct DropoutKey key, unsigned group_q, unsigned group_k)
 {
@@ -41,7 +41,7 @@ DEVICE void dropout_words(unsigned word[8], struct DropoutKey key, unsigned grou
 	b ^= b >> 16;
 	unsigned c = b * odd + a;
 	c ^= c >> 16;
-	unsigned d = c * odd + b;
+	unsigned d = c * c + b;
 	d = d >> 16 | d << 16;
 	const unsigned product[8] = {d * 0xCC9E2D51u + a, c * 0x1B873593u + a, a * d + c, b * d + c, c * d + a, a * b + d, b * c + d, a * c + b};
 #pragma unroll

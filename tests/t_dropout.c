@@ -88,7 +88,7 @@ static void words_plain(uint32_t word[8], const uint32_t key[4], uint32_t group_
 	x[0] = fold_plain(column * (strong | 1) + weak, 16);
 	x[1] = fold_plain(x[0] * x[0] + strong, 16);
 	x[2] = fold_plain(x[1] * (strong | 1) + x[0], 16);
-	x[3] = x[2] * (strong | 1) + x[1];
+	x[3] = x[2] * x[2] + x[1];
 	x[3] = x[3] % 65536 * 65536 + x[3] / 65536;
 	/* product of: which two, or which one and a constant; and what is added */
 	static const struct {

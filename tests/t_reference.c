@@ -329,7 +329,7 @@ static bool keep_again(uint64_t seed, uint64_t offset, uint32_t head, int thresh
 	b ^= b / 65536;
 	uint64_t c = (b * factor + a) & all;
 	c ^= c / 65536;
-	const uint64_t e = (c * factor + b) & all, d = e / 65536 + e % 65536 * 65536;
+	const uint64_t e = (c * c + b) & all, d = e / 65536 + e % 65536 * 65536;
 	const uint64_t product[8] = {d * 0xCC9E2D51 + a, c * 0x1B873593 + a, a * d + c, b * d + c, c * d + a, a * b + d, b * c + d, a * c + b};
 	uint32_t word[8];
 	for (int i = 0; i < 8; i++)

@@ -46,8 +46,7 @@ DEVICE void accumulators_store(unsigned short *row, const float (&acc)[COLUMNS /
 		}
 		quad_transpose(word, t);
 		if (written && (BLOCKS % 4 == 0 || j + t < BLOCKS))
-			*reinterpret_cast<uint4 *>(row + 8 * (j + t)) =
-				used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0);
+			st_global_16(row + 8 * (j + t), used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0));
 	}
 }
 
@@ -87,8 +86,8 @@ template <int PANELS, int ROWS> DEVICE void rows_clear(unsigned short (&tile)[PA
 // ---- products of a warpgroup, each one group: under way when the call returns ----
 
 // acc = left right^T: 64 rows of a K-major operand whose panels have LEFT_ROWS rows, times all N of one whose panels have RIGHT_ROWS;
-// STEPS steps of 16 columns.
-template <int STEPS, int LEFT_ROWS, int RIGHT_ROWS, int HALF_N>
+// STEPS steps of 16 columns. ADD: to what is there.
+template <int STEPS, int LEFT_ROWS, int RIGHT_ROWS, bool ADD = false, int HALF_N>
 DEVICE void product_ss(float (&acc)[HALF_N], unsigned long long left, unsigned long long right)
 {
 	registers_pin(acc);
@@ -96,7 +95,7 @@ DEVICE void product_ss(float (&acc)[HALF_N], unsigned long long left, unsigned l
 #pragma unroll
 	for (int i = 0; i < STEPS; i++) {
 		const int a = i / 4 * (LEFT_ROWS * 128 / 16) + i % 4 * 2, b = i / 4 * (RIGHT_ROWS * 128 / 16) + i % 4 * 2;
-		if (i == 0)
+		if (i == 0 && !ADD)
 			wgmma_ss<false>(acc, left + a, right + b);
 		else
 			wgmma_ss<true>(acc, left + a, right + b);
