@@ -1,12 +1,13 @@
-// The words of dropout: of the low 32 bits of products, no more, so that 34 instructions make the eight words of a group
-// and decide by them (12 multiply-adds, 11 shifts, 11 of logic), beside what belongs to a row or to a column alone.
+// The words of dropout: of the low 32 bits of products, no more, so that 36 instructions make the eight words of a group
+// and decide by them (13 multiply-adds, 12 shifts, 11 of logic), beside what belongs to a row alone.
 //
 // Why so. A low product's bit depends on the bits below it only, so every product is folded: its upper half is XORed into
-// its lower one. A word's low bit and the bit that was folded into it give the product's low bit back; the eight words
-// therefore fold by different widths, else the eight bits of one cell and those of the one 16 further give back the low
-// bits of all eight products, which are few bits' worth. The square breaks chains that are linear in a row: with
-// a row's multipliers only, a row in a few thousand would have one that cancels. No word is linear in B and one other,
-// for the same reason.
+// its lower one. A word and what was folded into it give the product's low bits back, and these come from few bits:
+// - the words fold by different widths, else the eight bits of one cell and those of the one 16 further are not independent;
+// - A, B, C, D are four, and no two words have the same product: lowest bits of eight words are eight polynomials of four
+//   bits, none an XOR of others (of three bits they would be, and matrices of the words' bits were short of rank).
+// The square breaks chains that are linear in a row: with a row's multipliers only, one row in some thousands would have
+// multipliers that cancel. No word is linear in B and C for the same reason.
 
 // A head's key: Philox 4x32 with 10 rounds (Salmon et al., SC11) under the seed, once per head.
 DEVICE void dropout_head_key(unsigned key[4], unsigned long long seed, unsigned long long offset, unsigned head)
@@ -43,13 +44,14 @@ DEVICE void dropout_mix(unsigned w[8], const unsigned row[3], unsigned column)
 	const unsigned a = column * row[1] + row[2], A = a ^ a >> 16;
 	const unsigned b = A * A + row[0], B = b ^ b >> 16;
 	const unsigned c = B * row[1] + A, C = c ^ c >> 16;
-	w[0] = C * 0xCC9E2D51u + A;
-	w[1] = A * 0x85EBCA6Bu + C;
-	w[2] = C * 0x1B873593u + A;
-	w[3] = A * 0xE6546B65u + C;
-	w[4] = B * B + C;
-	w[5] = A * B + C;
-	w[6] = B * C + A;
+	const unsigned d = C * row[1] + B, D = d >> 16 | d << 16;
+	w[0] = D * 0xCC9E2D51u + A;
+	w[1] = C * 0x1B873593u + A;
+	w[2] = A * D + C;
+	w[3] = B * D + C;
+	w[4] = C * D + A;
+	w[5] = A * B + D;
+	w[6] = B * C + D;
 	w[7] = A * C + B;
 	for (int i = 0; i < 8; i++)
 		w[i] ^= w[i] >> (16 - i % 4);

@@ -356,6 +356,51 @@ static void judge_window(const struct grid *g)
 	family_judge(&f);
 }
 
+/* No bits of a group, of the next one in k and of the next one in q have an XOR that is always the same: the rank of
+   as many groups' bits, and of a column of ones, over GF(2). */
+static void judge_rank(const struct grid *g)
+{
+	enum { COLUMNS = 3 * WORDS * BITS + 1, ROWS = COLUMNS + 40, WIDE = (COLUMNS + 63) / 64 };
+	static uint64_t m[ROWS][WIDE];
+	struct family f = family_new("rank");
+	for (int apart = 1; apart <= 64; apart *= 8) { /* the groups that are taken: along a row, and across */
+		memset(m, 0, sizeof m);
+		for (int r = 0; r < ROWS; r++) {
+			const size_t near =
+				apart == 64 ? (size_t)r % 100 * (size_t)g->minor + (size_t)r / 100 * 2
+					    : (size_t)(r * apart / 900) * (size_t)g->minor + (size_t)(r * apart % 900);
+			const size_t at[3] = {near, near + 1, near + (size_t)g->minor};
+			for (int i = 0; i < 3 * WORDS; i++)
+				m[r][i / 2] |= (uint64_t)g->word[i % WORDS][at[i / WORDS]] << 32 * (i & 1);
+			m[r][WIDE - 1] |= 1;
+		}
+		int rank = 0;
+		for (int c = 0; c < COLUMNS; c++) {
+			int r = rank;
+			while (r < ROWS && !(m[r][c / 64] >> c % 64 & 1))
+				r++;
+			if (r == ROWS)
+				continue;
+			for (int i = 0; i < WIDE; i++) {
+				const uint64_t x = m[r][i];
+				m[r][i] = m[rank][i];
+				m[rank][i] = x;
+			}
+			for (r = rank + 1; r < ROWS; r++)
+				if (m[r][c / 64] >> c % 64 & 1)
+					for (int i = c / 64; i < WIDE; i++)
+						m[r][i] ^= m[rank][i];
+			rank++;
+		}
+		family_add(&f, rank < COLUMNS ? 20 : 0, "rank, of", rank, COLUMNS);
+	}
+	report.verdicts++;
+	if (f.z_max > 0) {
+		f.z2 = f.count;
+		family_judge(&f);
+	}
+}
+
 static int compare_words(const void *a, const void *b)
 {
 	const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
@@ -477,6 +522,8 @@ static void judge_grid(struct grid *g, int deep)
 			judge_within(g);
 		if (wanted("rectangles"))
 			judge_rectangles(g);
+		if (wanted("rank"))
+			judge_rank(g);
 		if (wanted("collisions"))
 			judge_collisions(g);
 	}
@@ -495,7 +542,7 @@ int main(int argc, char **argv)
 		else if (!strcmp(argv[i], "--only") && i + 1 < argc)
 			report.only = argv[++i];
 		else {
-			fputs("usage: direct [--quick|--deep] [--only 'lags majors window bytes keep within rectangles collisions avalanche relatives']\n",
+			fputs("usage: direct [--quick|--deep] [--only 'lags majors window bytes keep within rectangles rank collisions avalanche relatives']\n",
 			      stderr);
 			return 2;
 		}
