@@ -6,7 +6,7 @@
 // - the words fold by different widths, else the eight bits of one cell and those of the one 16 further are not independent;
 // - A, B, C, D are four, and no two words have the same product: lowest bits of eight words are eight polynomials of four
 //   bits, none an XOR of others (of three bits they would be, and matrices of the words' bits were short of rank).
-// The square breaks chains that are linear in a row: with a row's multipliers only, one row in some thousands would have
+// The squares break chains that are linear in a row: with a row's multipliers only, one row in some thousands would have
 // multipliers that cancel. No word is linear in B and C for the same reason.
 
 // A head's key: Philox 4x32 with 10 rounds (Salmon et al., SC11) under the seed, once per head.
@@ -44,7 +44,7 @@ DEVICE void dropout_mix(unsigned w[8], const unsigned row[3], unsigned column)
 	const unsigned a = column * row[1] + row[2], A = a ^ a >> 16;
 	const unsigned b = A * A + row[0], B = b ^ b >> 16;
 	const unsigned c = B * row[1] + A, C = c ^ c >> 16;
-	const unsigned d = C * row[1] + B, D = d >> 16 | d << 16;
+	const unsigned d = C * C + B, D = d >> 16 | d << 16;
 	w[0] = D * 0xCC9E2D51u + A;
 	w[1] = C * 0x1B873593u + A;
 	w[2] = A * D + C;
