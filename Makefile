@@ -316,17 +316,17 @@ python: $(if $(SAN),,$(EMULATOR)) # test_emulated.py
 # Dropout's words under statistical tests. GENERATOR: a header of tests/battery.
 .PHONY: battery
 BATTERY        ?= small
-GENERATOR      ?= candidate
+GENERATOR      ?= dropout
 BATTERY_CFLAGS := $(STD) $(WARN) -O3 -march=native -g
 TESTU01_AT      = $(or $(TESTU01),build/testu01)
-build/battery/direct-%: tests/battery/direct.c $(wildcard tests/battery/*.h)
+build/battery/direct-%: tests/battery/direct.c $(wildcard tests/battery/*.h) templates/dropout.h
 	@mkdir -p $(@D)
 	$(CC) $(BATTERY_CFLAGS) -DGENERATOR='"tests/battery/$*.h"' -o $@ $< -lm
-build/battery/stream-%: tests/battery/stream.c tests/battery/streams.c $(wildcard tests/battery/*.h)
+build/battery/stream-%: tests/battery/stream.c tests/battery/streams.c $(wildcard tests/battery/*.h) templates/dropout.h
 	@mkdir -p $(@D)
 	$(CC) $(BATTERY_CFLAGS) -DGENERATOR='"tests/battery/$*.h"' -o $@ $(filter %.c,$^)
-build/battery/crush-%: tests/battery/crush.c tests/battery/streams.c $(wildcard tests/battery/*.h)
+build/battery/crush-%: tests/battery/crush.c tests/battery/streams.c $(wildcard tests/battery/*.h) templates/dropout.h
 	@mkdir -p $(@D)
 	$(CC) $(BATTERY_CFLAGS) -DGENERATOR='"tests/battery/$*.h"' -isystem $(TESTU01_AT)/include -o $@ $(filter %.c,$^) -L$(TESTU01_AT)/lib -ltestu01 -lprobdist -lmylib -lm
-battery: $(addprefix build/battery/,$(addprefix direct-,$(GENERATOR) bad_no_folds bad_equal_folds) stream-$(GENERATOR)) ## statistical tests of dropout: BATTERY=quick|small|crush|big STREAMS="rows columns" GENERATOR=candidate|philox
+battery: $(addprefix build/battery/,$(addprefix direct-,$(GENERATOR) bad_no_folds bad_equal_folds) stream-$(GENERATOR)) ## statistical tests of dropout: BATTERY=quick|small|crush|big STREAMS="rows columns" GENERATOR=dropout|philox
 	@MAKE="$(MAKE)" sh tests/battery/run build/battery '$(BATTERY)' '$(GENERATOR)' $(STREAMS)

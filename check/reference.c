@@ -33,12 +33,12 @@ static void group_words(uint32_t out[8], const uint32_t key[4], uint32_t group_q
 	const uint32_t b = fold(a * a + row, 16), c = fold(b * factor + a, 16);
 	const uint32_t product = c * c + b, d = product << 16 | product >> 16;
 	out[0] = fold(d * 0xCC9E2D51u + a, 16);
-	out[1] = fold(c * 0x1B873593u + a, 15);
-	out[2] = fold(a * d + c, 14);
-	out[3] = fold(b * d + c, 13);
-	out[4] = fold(c * d + a, 16);
+	out[1] = fold(c * 0x1B873593u + a, 16);
+	out[2] = fold(a * d + c, 15);
+	out[3] = fold(b * d + c, 14);
+	out[4] = fold(c * d + a, 14);
 	out[5] = fold(a * b + d, 15);
-	out[6] = fold(b * c + d, 14);
+	out[6] = fold(b * c + d, 13);
 	out[7] = fold(a * c + b, 13);
 }
 

@@ -26,11 +26,12 @@ DEVICE struct DropoutKey dropout_head(unsigned long long seed, unsigned long lon
 
 // The low halves of products, no more: beside running wgmma a product of 32 by 32 bits to 64 takes four times as long, and holds that up.
 // A bit of a low product depends on the bits below it, so each is folded, its upper bits into its lower ones.
-// - By different widths where it makes a word: by 16 everywhere, a cell and the one whose bit is 16 further give the product's low bits together,
-//   which come from few bits, and are not independent.
+// - By different widths where it makes a word. A cell and the one whose bit is a width further give the product's low bits together, of which the lowest are
+//   polynomials of the lowest bits of a, b, c and d: a width is that of two words whose polynomials have a balanced sum.
 // - a, b, c and d are four, and no two words have the same product: the lowest bits of eight products of three would be sums of each other.
 // - Squares, because chains that are linear in a row's factor repeat in those few rows where it and what follows cancel. For the same reason no word is linear
 //   in b and c.
+// `make battery` tests them.
 DEVICE void dropout_words(unsigned word[8], struct DropoutKey key, unsigned group_q, unsigned group_k)
 {
 	const unsigned row = group_q * 0x85EBCA77u + key.word[1], column = group_k * 0x9E3779B1u + key.word[0];
@@ -44,9 +45,10 @@ DEVICE void dropout_words(unsigned word[8], struct DropoutKey key, unsigned grou
 	unsigned d = c * c + b;
 	d = d >> 16 | d << 16;
 	const unsigned product[8] = {d * 0xCC9E2D51u + a, c * 0x1B873593u + a, a * d + c, b * d + c, c * d + a, a * b + d, b * c + d, a * c + b};
+	const int width[8] = {16, 16, 15, 14, 14, 15, 13, 13};
 #pragma unroll
 	for (int i = 0; i < 8; i++)
-		word[i] = product[i] ^ product[i] >> (16 - i % 4);
+		word[i] = product[i] ^ product[i] >> width[i];
 }
 
 // Decisions of rows q, q+8 (q & 8 is ignored) and of the keys of k's block of 64 with k's (k>>1)&3.

@@ -95,7 +95,7 @@ static void words_plain(uint32_t word[8], const uint32_t key[4], uint32_t group_
 		int left, right, more;
 		uint32_t constant;
 	} of[8] = {{3, -1, 0, 3432918353}, {2, -1, 0, 461845907}, {0, 3, 2, 0}, {1, 3, 2, 0}, {2, 3, 0, 0}, {0, 1, 3, 0}, {1, 2, 3, 0}, {0, 2, 1, 0}};
-	static const int width[8] = {16, 15, 14, 13, 16, 15, 14, 13};
+	static const int width[8] = {16, 16, 15, 14, 14, 15, 13, 13};
 	for (int i = 0; i < 8; i++) {
 		const uint32_t factor = of[i].right < 0 ? of[i].constant : x[of[i].right];
 		word[i] = fold_plain(x[of[i].left] * factor + x[of[i].more], width[i]);

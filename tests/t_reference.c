@@ -331,9 +331,10 @@ static bool keep_again(uint64_t seed, uint64_t offset, uint32_t head, int thresh
 	c ^= c / 65536;
 	const uint64_t e = (c * c + b) & all, d = e / 65536 + e % 65536 * 65536;
 	const uint64_t product[8] = {d * 0xCC9E2D51 + a, c * 0x1B873593 + a, a * d + c, b * d + c, c * d + a, a * b + d, b * c + d, a * c + b};
+	static const int divisor[8] = {65536, 65536, 32768, 16384, 16384, 32768, 8192, 8192};
 	uint32_t word[8];
 	for (int i = 0; i < 8; i++)
-		word[i] = (uint32_t)(product[i] & all) ^ (uint32_t)((product[i] & all) / (65536 >> i % 4));
+		word[i] = (uint32_t)(product[i] & all) ^ (uint32_t)((product[i] & all) / (uint64_t)divisor[i]);
 	for (int i = 0; i < 8; i++) {
 		const uint32_t t = threshold >> i & 1 ? ~0u : 0;
 		r = (r & word[i]) | (r & t) | (word[i] & t);

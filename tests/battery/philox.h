@@ -1,9 +1,9 @@
 /* Philox 4x32 with 7 rounds per four words: what the battery is held against. */
-#define dropout_words dropout_words_default
-#include "tests/battery/candidate.h"
-#undef dropout_words
+#define group_words group_words_default
+#include "tests/battery/dropout.h"
+#undef group_words
 
-DEVICE void dropout_words(unsigned w[8], const unsigned key[4], unsigned group_q, unsigned group_k)
+DEVICE void group_words(unsigned w[8], const unsigned key[4], unsigned group_q, unsigned group_k)
 {
 	for (unsigned call = 0; call < 2; call++) {
 		unsigned x[4] = {2 * group_k + call, group_q, key[2], key[3]}, key0 = key[0], key1 = key[1];

@@ -12,7 +12,7 @@ const char *stream_generator = GENERATOR;
 static inline void group_bytes(uint8_t u[32], const unsigned key[4], unsigned group_q, unsigned group_k)
 {
 	unsigned w[8];
-	dropout_words(w, key, group_q, group_k);
+	group_words(w, key, group_q, group_k);
 	for (int part = 0; part < 4; part++) { /* an 8x8 transpose of bits */
 		uint64_t x = 0;
 		for (int j = 0; j < 8; j++)
@@ -70,7 +70,7 @@ static void fill_tiles(struct stream *s)
 	s->size = STREAM_WORDS;
 	for (unsigned k = 0; k < STREAM_WORDS / 8; k++) {
 		unsigned w[8];
-		dropout_words(w, s->key, s->at, k);
+		group_words(w, s->key, s->at, k);
 		for (unsigned j = 0; j < 8; j++)
 			s->word[8 * k + j] = w[j];
 	}
@@ -82,7 +82,7 @@ static void fill_high(struct stream *s)
 	s->size = 4096;
 	for (unsigned k = 0; k < s->size; k++) {
 		unsigned w[8];
-		dropout_words(w, s->key, s->at, k);
+		group_words(w, s->key, s->at, k);
 		uint32_t x = w[7];
 		x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
 		x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
@@ -97,7 +97,7 @@ static void fill_low(struct stream *s)
 	s->size = 4096;
 	for (unsigned k = 0; k < s->size; k++) {
 		unsigned w[8];
-		dropout_words(w, s->key, s->at, k);
+		group_words(w, s->key, s->at, k);
 		s->word[k] = w[0];
 	}
 	s->at++;
@@ -127,7 +127,7 @@ static void fill_keys(struct stream *s)
 	for (unsigned i = 0; i < 4 * s->size; i++, s->at++) {
 		unsigned key[4], what = s->key[3];
 		uint8_t u[32];
-		dropout_head_key(key, s->seed + (what == 1 ? s->at : 0), what == 2 ? s->at : 7, what == 0 ? s->at : 3);
+		head_key(key, s->seed + (what == 1 ? s->at : 0), what == 2 ? s->at : 7, what == 0 ? s->at : 3);
 		group_bytes(u, key, 40, 9);
 		cell[i] = u[13];
 	}
@@ -159,7 +159,7 @@ struct stream *stream_open(const char *name, unsigned long long seed)
 			*s = streams[i];
 			s->seed = seed;
 			if (s->fill != fill_keys)
-				dropout_head_key(s->key, seed, 7, 3);
+				head_key(s->key, seed, 7, 3);
 			return s;
 		}
 	return NULL;
