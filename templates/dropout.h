@@ -24,7 +24,7 @@ DEVICE struct DropoutKey dropout_head(unsigned long long seed, unsigned long lon
 	return x;
 }
 
-// The low halves of products, no more: beside running wgmma a product of 32 by 32 bits to 64 takes four times as long, and holds that up.
+// The low halves of products, no more: beside the tensor core a product of 32 by 32 bits to 64 takes four times as long, and holds that up.
 // A bit of a low product depends on the bits below it, so each is folded, its upper bits into its lower ones.
 // - By different widths where it makes a word. A cell and the one whose bit is a width further give the product's low bits together, of which the lowest are
 //   polynomials of the lowest bits of a, b, c and d: a width is that of two words whose polynomials have a balanced sum.
