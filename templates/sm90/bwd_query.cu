@@ -20,7 +20,10 @@ constexpr int QUERY_KEYS = QUERY_WIDE ? 64 : TILE_N; // of a step: the box of th
 constexpr int QUERY_STEPS = TILE_N / QUERY_KEYS;
 constexpr int BLOCKS_N = QUERY_KEYS / 8; // 8-key blocks of S
 constexpr int QUERY_HELPERS = INPUTS ? 96 : 0; // threads that stage inputs: the other warps of warpgroup 0
-constexpr int QUERY_LOAD_REGISTERS = LONG_LOAD ? 40 : 24, QUERY_REGISTERS = LONG_LOAD ? 232 : 240;
+// Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch. To three panels of dQ, in
+// steps, who computes leaves some.
+constexpr int QUERY_LOAD_REGISTERS = QUERY_WIDE && (PANELS_QK < 4 || LONG_LOAD) ? 56 : LONG_LOAD ? 40 : 24;
+constexpr int QUERY_REGISTERS = (3 * 168 - QUERY_LOAD_REGISTERS) / QUERY_GROUPS;
 static_assert(QUERY_LOAD_REGISTERS + QUERY_GROUPS * QUERY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (QUERY_GROUPS + 1), "a warpgroup loads");
 static_assert(DETERMINISTIC && QUERY_TILES * TILE_M == QUERY_ROWS && TILE_M % 64 == 0, "a warpgroup's rows are of one query tile");
@@ -30,6 +33,8 @@ struct QueryNote { Visit of[QUERY_TILES]; }; // of one key tile: empty for who d
 // How far a query tile's walk is: the key tile that it sees next, -1 at the end. At first it has seen WALK_START.
 enum { WALK_START = -2 };
 struct QueryCursor { int next, tile, tile_class; };
+// How far the walk of all is: the visit, and its key tile, the last one that any query tile sees next.
+struct QueryWalk { unsigned visit; int tile; };
 
 template <int KEY_STAGES_, int VALUE_STAGES_> struct alignas(16) QueryShared {
 	static constexpr int INPUT_STAGES = KEY_STAGES_ / QUERY_STEPS;
@@ -45,7 +50,8 @@ template <int KEY_STAGES_, int VALUE_STAGES_> struct alignas(16) QueryShared {
 	unsigned long long note_full[2 * KEY_STAGES_]; // for the warps that stage inputs
 	QueryNote note[2 * KEY_STAGES_];
 	QueryOwn own; // here and not in registers, which are full
-	QueryCursor cursor[QUERY_TILES]; // of the warp that walks
+	QueryWalk at;                    // of the warp that walks, as registers are few
+	QueryCursor cursor[QUERY_TILES];
 	WalkShared walk[QUERY_TILES];    // over the key tiles
 };
 template <int INPUT_STAGES_> using QueryStaged = Staged<1, QUERY_TILES, INPUT_STAGES_, INPUT_STAGES_ * QUERY_TILES>;
@@ -65,73 +71,80 @@ using QueryBuffers = QueryStaged<QUERY_INPUTS>;
 
 // ---- loading: warpgroup 0 ----
 
+// K and V of a step of a key tile; before them Q and dO, if it is the first of all. By one thread.
+DEVICE void query_step_load(QuerySmem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const QueryOwn &own, int tile, unsigned step)
+{
+	const int h_kv = own.h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group), batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b;
+	const int row_q = first_q(&p, own.b) + own.q0, row_k = first_k(&p, own.b) + tile * TILE_N + (int)(step % QUERY_STEPS) * QUERY_KEYS;
+	const int key = step % KEY_STAGES, value = step % VALUE_STAGES;
+	mbarrier_wait(smem.key_empty[key], (step / KEY_STAGES & 1) ^ 1);
+	if (step == 0)
+#pragma unroll
+		for (int i = 0; i < QUERY_TILES; i++)
+			panels_load(smem.query[i], maps.query, smem.query_full, row_q + i * TILE_M, own.h, batch);
+	panels_load(smem.key[key], maps.key, smem.key_full[key], row_k, h_kv, batch);
+	if (step == 0)
+#pragma unroll
+		for (int i = 0; i < QUERY_TILES; i++)
+			panels_load(smem.dout[i], maps.dout, smem.dout_full, row_q + i * TILE_M, own.h, batch);
+	mbarrier_wait(smem.value_empty[value], (step / VALUE_STAGES & 1) ^ 1);
+	panels_load(smem.value[value], maps.value, smem.value_full[value], row_k, h_kv, batch);
+}
+
 // The first warp: notes, and the tiles of Q, K, dO and V.
 DEVICE void query_tiles_load(QuerySmem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const QueryOwn &own)
 {
 	const bool leader = elect_sync();
-	const int b = own.b, h = own.h, h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
-	const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_q = first_q(&p, b) + own.q0, row_k = first_k(&p, b);
-	if (leader)
+	if (leader) {
+		smem.at = {0, WALK_START};
 #pragma unroll 1
 		for (int i = 0; i < QUERY_TILES; i++) {
-			walk_begin<true>(smem.walk[i], p, b, own.q0 + i * TILE_M);
+			walk_begin<true>(smem.walk[i], p, own.b, own.q0 + i * TILE_M);
 			smem.cursor[i] = {smem.walk[i].stream.next, WALK_START, TILE_EMPTY};
 		}
+	}
 	__syncwarp(); // writer of the walks before their readers
-	int now = WALK_START; // the key tile visited: the last one that any query tile sees next
 #pragma unroll 1
-	for (unsigned visit = 0;; visit++) {
-		int last = -1;
+	for (;;) {
 #pragma unroll 1
 		for (int i = 0; i < QUERY_TILES; i++) {
 			QueryCursor cursor = smem.cursor[i];
-			if (cursor.tile == now) {
-				if (!walk_next<true>(smem.walk[i], p, b, h, own.q0 + i * TILE_M, cursor.next, cursor.tile, cursor.tile_class))
+			if (cursor.tile == smem.at.tile) {
+				if (!walk_next<true>(smem.walk[i], p, own.b, own.h, own.q0 + i * TILE_M, cursor.next, cursor.tile, cursor.tile_class))
 					cursor.tile = -1;
 				__syncwarp(); // readers of the cursor before its writer
 				if (leader)
 					smem.cursor[i] = cursor;
 				__syncwarp(); // and the other way round
 			}
-			last = int_max(last, cursor.tile);
 		}
-		now = last;
-		QueryNote &note = smem.note[visit % QUERY_NOTES];
+		int now = -1;
+#pragma unroll
+		for (int i = 0; i < QUERY_TILES; i++)
+			now = int_max(now, smem.cursor[i].tile);
+		QueryNote &note = smem.note[smem.at.visit % QUERY_NOTES];
 #pragma unroll 1
 		for (int i = 0; i < QUERY_TILES; i++)
-			visit_note<true>(note.of[i], p, b, h, own.q0 + i * TILE_M, now,
+			visit_note<true>(note.of[i], p, own.b, own.h, own.q0 + i * TILE_M, now,
 			                 smem.cursor[i].tile == now ? smem.cursor[i].tile_class : TILE_EMPTY);
-		__syncwarp(); // the note's writers before the leader's arrivals
+		__syncwarp(); // the note's writers before the leader's arrivals, and readers of the walk before its writer
 		if (leader) {
+			const unsigned visit = smem.at.visit, step = visit * QUERY_STEPS;
 			if (INPUTS)
 				mbarrier_arrive(smem.note_full[visit % QUERY_NOTES]);
-			mbarrier_wait(smem.key_empty[visit * QUERY_STEPS % KEY_STAGES], (visit * QUERY_STEPS / KEY_STAGES & 1) ^ 1);
-			if (now < 0)
-				mbarrier_arrive(smem.key_full[visit * QUERY_STEPS % KEY_STAGES]);
+			if (now >= 0) {
+#pragma unroll 1
+				for (int i = 0; i < QUERY_STEPS; i++)
+					query_step_load(smem, p, maps, own, now, step + i);
+			} else {
+				mbarrier_wait(smem.key_empty[step % KEY_STAGES], (step / KEY_STAGES & 1) ^ 1);
+				mbarrier_arrive(smem.key_full[step % KEY_STAGES]);
+			}
+			smem.at = {visit + 1, now};
 		}
-		__syncwarp();
+		__syncwarp(); // and the other way round
 		if (now < 0)
 			return;
-		if (leader)
-#pragma unroll
-			for (int part = 0; part < QUERY_STEPS; part++) {
-				const unsigned step = visit * QUERY_STEPS + part, key = step % KEY_STAGES, value = step % VALUE_STAGES;
-				const int row = row_k + now * TILE_N + part * QUERY_KEYS;
-				if (visit == 0 && part == 0)
-#pragma unroll
-					for (int i = 0; i < QUERY_TILES; i++)
-						panels_load(smem.query[i], maps.query, smem.query_full, row_q + i * TILE_M, h, batch);
-				if (part > 0)
-					mbarrier_wait(smem.key_empty[key], (step / KEY_STAGES & 1) ^ 1);
-				panels_load(smem.key[key], maps.key, smem.key_full[key], row, h_kv, batch);
-				if (visit == 0 && part == 0)
-#pragma unroll
-					for (int i = 0; i < QUERY_TILES; i++)
-						panels_load(smem.dout[i], maps.dout, smem.dout_full, row_q + i * TILE_M, h, batch);
-				mbarrier_wait(smem.value_empty[value], (step / VALUE_STAGES & 1) ^ 1);
-				panels_load(smem.value[value], maps.value, smem.value_full[value], row, h_kv, batch);
-			}
-		__syncwarp();
 	}
 }
 
@@ -202,6 +215,9 @@ DEVICE void words_make(QueryWords<true> &words, const fagen_abi &p, const QueryO
 		words.kept[i] = dropout_bits(dropout_key(p, own.b, own.h), own.q0 + lane_query(), k0 + 64 * i + lane_col());
 }
 DEVICE void words_make(QueryWords<false> &, const fagen_abi &, const QueryOwn &, int) {}
+// They are known here, and not made among the cells, where there are no registers for that.
+DEVICE void words_hold(const QueryWords<true> &words) { known_here(words.kept[0]); }
+DEVICE void words_hold(const QueryWords<false> &) {}
 // dP of key parity e and row half r in block j, without what dropout drops: the decision becomes the sign of byte 2r + e.
 DEVICE float dropped(const QueryWords<true> &words, float dp, int j, int r, int e)
 {
@@ -278,7 +294,7 @@ DEVICE void query_step_end(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, Quer
 }
 
 // One step. Its dQ is under way when it ends, and so may that of the one before be when it begins, if that is `held`.
-DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned (&ds)[QUERY_KEYS / 4], unsigned step, bool held, int group,
+DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, bool held, int group,
                               const QueryStatistics &rows, QuerySmem &smem, const QueryBuffers &staged, const fagen_abi &p)
 {
 	const int tile = query_tile(group), row = 64 * group % TILE_M; // in that query tile
@@ -297,7 +313,12 @@ DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned (&ds)[Q
 		}
 	}
 	float s[QUERY_KEYS / 2], dp[QUERY_KEYS / 2];
+	unsigned ds[QUERY_KEYS / 4];
 	QueryWords<DROPOUT> words;
+	if constexpr (QUERY_WIDE) { // under dQ of the step before
+		words_make(words, p, own, note.tile * TILE_N + first);
+		words_hold(words);
+	}
 	product_ss<STEPS_QK, TILE_M, QUERY_KEYS>(s, wgmma_desc(smem.query[tile][0][row], 0), wgmma_desc(smem.key[key], 0));
 	if constexpr (QUERY_WIDE) {
 		wgmma_wait_group<1>();
@@ -307,7 +328,8 @@ DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned (&ds)[Q
 	}
 	mbarrier_wait(smem.value_full[value], value_parity);
 	product_ss<STEPS_V, TILE_M, QUERY_KEYS>(dp, wgmma_desc(smem.dout[tile][0][row], 0), wgmma_desc(smem.value[value], 0));
-	words_make(words, p, own, note.tile * TILE_N + first);
+	if constexpr (!QUERY_WIDE)
+		words_make(words, p, own, note.tile * TILE_N + first);
 	wgmma_wait_group<1>(); // S
 	registers_pin(s);
 	if constexpr (INPUTS)
@@ -327,6 +349,13 @@ DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned (&ds)[Q
 	});
 	if (!SCORE_IDENTITY && partial) // whose derivative may be anything, NaN too
 		hide(0);
+	if constexpr (QUERY_WIDE) { // exponentials hide behind dP
+		unsigned bits = 0;
+#pragma unroll
+		for (int i = 0; i < QUERY_KEYS / 2; i++)
+			bits ^= __float_as_uint(s[i]);
+		known_here(bits);
+	}
 	wgmma_wait_group<0>(); // dP
 	registers_pin(dp);
 	if (first_thread())
@@ -346,8 +375,7 @@ DEVICE void query_steps_attend(float (&dquery)[HEAD_DIM_QK / 2], int group, cons
 			if (!query_step_seen(smem, step, group)) {
 				query_step_pass(step, group, smem);
 			} else {
-				unsigned ds[QUERY_KEYS / 4];
-				query_step_attend(dquery, ds, step, false, group, rows, smem, staged, p);
+				query_step_attend(dquery, step, false, group, rows, smem, staged, p);
 				wgmma_wait_group<0>(); // dQ
 				query_step_end(dquery, step, smem);
 			}
@@ -358,11 +386,10 @@ DEVICE void query_steps_attend(float (&dquery)[HEAD_DIM_QK / 2], int group, cons
 #pragma unroll 1
 		do {
 			if (query_step_seen(smem, step, group)) {
-				unsigned ds[QUERY_KEYS / 4]; // read until dQ is done
 				bool held = false;
 #pragma unroll 1
 				do { // steps that follow each other
-					query_step_attend(dquery, ds, step, held, group, rows, smem, staged, p);
+					query_step_attend(dquery, step, held, group, rows, smem, staged, p);
 					held = true;
 					step++;
 					more = query_step_wait(smem, step);
@@ -437,9 +464,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	if (group == 0) {
 		setmaxnreg_dec<QUERY_LOAD_REGISTERS>();
 		if (warp == 0)
-			query_tiles_load(smem, p, maps, own);
+			query_tiles_load(smem, p, maps, smem.own);
 		else if (INPUTS)
-			query_inputs_load(smem, staged, p, own);
+			query_inputs_load(smem, staged, p, smem.own);
 	} else {
 		setmaxnreg_inc<QUERY_REGISTERS>();
 		queries_attend(smem, staged, p);
