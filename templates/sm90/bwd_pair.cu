@@ -496,7 +496,7 @@ DEVICE void dkey_attend(float (&dkey)[HEAD_DIM_QK / 2], Smem &smem, const fagen_
 		dkey_start(dkey, visit, smem, p);
 		dkey_end(dkey, visit, smem);
 		if (first_thread())
-			mbarrier_arrive(smem.dscore_empty);
+			mbarrier_arrive(smem.dscore_empty); // dK alone has read it
 		visit++;
 	} while (visit_wait(smem, visit));
 }

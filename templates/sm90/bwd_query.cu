@@ -142,7 +142,7 @@ DEVICE void query_tiles_load(QuerySmem &smem, const fagen_abi &p, const fagen_ab
 			}
 			smem.at = {visit + 1, now};
 		}
-		__syncwarp(); // and the other way round
+		__syncwarp(); // and the other way round: the walk
 		if (now < 0)
 			return;
 	}
@@ -264,7 +264,7 @@ DEVICE bool query_step_wait(QuerySmem &smem, unsigned step)
 	return smem.note[step / QUERY_STEPS % QUERY_NOTES].of[0].tile >= 0;
 }
 DEVICE int query_tile(int group) { return 64 * group / TILE_M; } // of a warpgroup
-// Does a warpgroup see the keys of a step that there is?
+// Does a warpgroup see the key tile of a step that there is?
 DEVICE bool query_step_seen(const QuerySmem &smem, unsigned step, int group)
 {
 	return QUERY_TILES == 1 || smem.note[step / QUERY_STEPS % QUERY_NOTES].of[query_tile(group)].tile_class != TILE_EMPTY;
@@ -293,7 +293,7 @@ DEVICE void query_step_end(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, Quer
 		mbarrier_arrive(smem.key_empty[step % KEY_STAGES]);
 }
 
-// One step. Its dQ is under way when it ends, and so may that of the one before be when it begins, if that is `held`.
+// One step. Its dQ is under way when it ends. `held`: so is that of the step before when it begins, of a wide head dim.
 DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, bool held, int group,
                               const QueryStatistics &rows, QuerySmem &smem, const QueryBuffers &staged, const fagen_abi &p)
 {
@@ -321,7 +321,7 @@ DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, b
 	}
 	product_ss<STEPS_QK, TILE_M, QUERY_KEYS>(s, wgmma_desc(smem.query[tile][0][row], 0), wgmma_desc(smem.key[key], 0));
 	if constexpr (QUERY_WIDE) {
-		wgmma_wait_group<1>();
+		wgmma_wait_group<1>(); // dQ of the step before
 		if (held)
 			query_step_end(dquery, step - 1, smem);
 		registers_pin(dquery);
@@ -349,7 +349,7 @@ DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, b
 	});
 	if (!SCORE_IDENTITY && partial) // whose derivative may be anything, NaN too
 		hide(0);
-	if constexpr (QUERY_WIDE) { // exponentials hide behind dP
+	if constexpr (QUERY_WIDE) { // exponentials, which hide behind dP
 		unsigned bits = 0;
 #pragma unroll
 		for (int i = 0; i < QUERY_KEYS / 2; i++)
@@ -395,7 +395,7 @@ DEVICE void query_steps_attend(float (&dquery)[HEAD_DIM_QK / 2], int group, cons
 					more = query_step_wait(smem, step);
 				} while (more && query_step_seen(smem, step, group));
 				wgmma_wait_group<0>(); // dQ
-				query_step_end(dquery, step - 1, smem);
+				query_step_end(dquery, step - 1, smem); // of the last
 			} else {
 				query_step_pass(step, group, smem);
 				step++;
