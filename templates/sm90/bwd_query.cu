@@ -22,7 +22,7 @@ constexpr int BLOCKS_N = QUERY_KEYS / 8; // 8-key blocks of S
 constexpr int QUERY_HELPERS = INPUTS ? 96 : 0; // threads that stage inputs: the other warps of warpgroup 0
 // Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch. To three panels of dQ, in
 // steps, who computes leaves some.
-constexpr int QUERY_LOAD_REGISTERS = QUERY_WIDE && (PANELS_QK < 4 || LONG_LOAD) ? 56 : LONG_LOAD ? 40 : 24;
+constexpr int QUERY_LOAD_REGISTERS = QUERY_WIDE && PANELS_QK < 4 ? 56 : LONG_LOAD || (QUERY_WIDE && INPUTS) ? 40 : 24;
 constexpr int QUERY_REGISTERS = (3 * 168 - QUERY_LOAD_REGISTERS) / QUERY_GROUPS;
 static_assert(QUERY_LOAD_REGISTERS + QUERY_GROUPS * QUERY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (QUERY_GROUPS + 1), "a warpgroup loads");
@@ -106,7 +106,7 @@ DEVICE void query_tiles_load(QuerySmem &smem, const fagen_abi &p, const fagen_ab
 	__syncwarp(); // writer of the walks before their readers
 #pragma unroll 1
 	for (;;) {
-#pragma unroll 1
+#pragma unroll
 		for (int i = 0; i < QUERY_TILES; i++) {
 			QueryCursor cursor = smem.cursor[i];
 			if (cursor.tile == smem.at.tile) {
@@ -123,7 +123,7 @@ DEVICE void query_tiles_load(QuerySmem &smem, const fagen_abi &p, const fagen_ab
 		for (int i = 0; i < QUERY_TILES; i++)
 			now = int_max(now, smem.cursor[i].tile);
 		QueryNote &note = smem.note[smem.at.visit % QUERY_NOTES];
-#pragma unroll 1
+#pragma unroll
 		for (int i = 0; i < QUERY_TILES; i++)
 			visit_note<true>(note.of[i], p, own.b, own.h, own.q0 + i * TILE_M, now,
 			                 smem.cursor[i].tile == now ? smem.cursor[i].tile_class : TILE_EMPTY);
@@ -466,7 +466,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		if (warp == 0)
 			query_tiles_load(smem, p, maps, smem.own);
 		else if (INPUTS)
-			query_inputs_load(smem, staged, p, smem.own);
+			query_inputs_load(smem, staged, p, own);
 	} else {
 		setmaxnreg_inc<QUERY_REGISTERS>();
 		queries_attend(smem, staged, p);
