@@ -36,7 +36,12 @@ struct QueryCursor { int next, tile, tile_class; };
 // How far the walk of all is: the visit, and its key tile, the last one that any query tile sees next.
 struct QueryWalk { unsigned visit; int tile; };
 
-template <int KEY_STAGES_, int VALUE_STAGES_> struct alignas(16) QueryShared {
+// What a quad of lanes has of its rows g, g + 8; of wide head dims in shared memory, read where it is used.
+struct alignas(16) QueryStatistics { float lse2[2], delta[2]; };
+template <bool> struct QueryRows { QueryStatistics of[QUERY_ROWS / 2]; }; // 1,024 bytes: panels follow
+template <> struct QueryRows<false> {};
+
+template <int KEY_STAGES_, int VALUE_STAGES_> struct alignas(16) QueryShared : QueryRows<QUERY_WIDE> {
 	static constexpr int INPUT_STAGES = KEY_STAGES_ / QUERY_STEPS;
 	unsigned short query[QUERY_TILES][PANELS_QK][TILE_M][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
 	unsigned short dout[QUERY_TILES][PANELS_V][TILE_M][64];
@@ -225,9 +230,6 @@ DEVICE float dropped(const QueryWords<true> &words, float dp, int j, int r, int 
 }
 DEVICE float dropped(const QueryWords<false> &, float dp, int, int, int) { return dp; }
 
-// What a thread has of its rows g, g + 8.
-struct QueryStatistics { float lse2[2], delta[2]; };
-
 DEVICE QueryStatistics query_statistics(const fagen_abi &p, const QueryOwn &own)
 {
 	QueryStatistics rows = {{infinity(), infinity()}, {0, 0}};
@@ -242,6 +244,15 @@ DEVICE QueryStatistics query_statistics(const fagen_abi &p, const QueryOwn &own)
 	}
 	return rows;
 }
+
+// Where a thread finds them from now on.
+DEVICE const QueryStatistics &query_rows_keep(QueryRows<true> &rows, const QueryStatistics &own)
+{
+	QueryStatistics &kept = rows.of[(mov_tid_x() - GROUP_THREADS) / 4];
+	kept = own; // as the other lanes of the quad do
+	return kept;
+}
+DEVICE const QueryStatistics &query_rows_keep(QueryRows<false> &, const QueryStatistics &own) { return own; }
 
 // dS, packed; s is P times the derivative of the score.
 DEVICE void query_dscore(unsigned (&ds)[QUERY_KEYS / 4], const float (&s)[QUERY_KEYS / 2], const float (&dp)[QUERY_KEYS / 2],
@@ -416,7 +427,7 @@ DEVICE void queries_attend(QuerySmem &smem, const QueryBuffers &staged, const fa
 	if (query_step_wait(smem, 0)) {
 		mbarrier_wait(smem.query_full, 0);
 		mbarrier_wait(smem.dout_full, 0);
-		query_steps_attend(dquery, group, rows, smem, staged, p);
+		query_steps_attend(dquery, group, query_rows_keep(smem, rows), smem, staged, p);
 	}
 
 	const QueryOwn own = smem.own;
