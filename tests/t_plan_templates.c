@@ -92,6 +92,9 @@ START_TEST(native_backwards_refuse)
 		{"head_dim: 192, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}", "sm80/bwd", "sm90/bwd_pair",
 	         "gradients of inputs"},
 		{"head_dim: 256, score: bias", "sm80/bwd", "sm90/bwd_pair", "shared memory"},
+		{"head_dim: {qk: 192, v: 128}, mask: {all: [causal, document, padding]}, score: \"s + t[h, q - k + 40]\", " /* inputs of all kinds: most terms */
+	         "inputs: {t: {dtype: f32, shape: [heads, 81]}}, dropout: 0.2",
+	         "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
 	};
 	static struct program program;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -105,6 +108,7 @@ START_TEST(native_backwards_refuse)
 		ck_assert_int_eq(rc, 0);
 		const struct other_template *o = other_find(&plan, rows[i].other);
 		ck_assert_str_eq(plan.templ, rows[i].templ);
+		ck_assert_int_le(best(&plan)->smem_term_count, SMEM_TERMS_MAX);
 		ck_assert_ptr_nonnull(o);
 		ck_assert_msg(strstr(o->reason, rows[i].reason), "%s: \"%s\"", rows[i].yaml, o->reason);
 		diag_free(&diag);
