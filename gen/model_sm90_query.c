@@ -12,7 +12,7 @@ int native_query_smem(const struct candidate *c, const struct spec *spec, const 
 	int bytes = 0;
 	for (int stages = 2; stages >= 1; stages--) {
 		const int key_stages = wide ? 2 : stages, notes = 2 * key_stages, inputs = key_stages * keys / c->tile_n;
-		const int barriers = 8 * (2 + 2 * key_stages + 2 * stages + inputs + notes);
+		const int barriers = 8 * (2 + 2 * key_stages + 2 * stages + 2 * inputs + notes);
 		const int walk = barriers + notes * visit_bytes(program, c, tiles) + 20 + tiles * (12 + walk_bytes(spec, program, c->walk_warps));
 		bytes = (wide ? 8 * QUERY_ROWS : 0) + (QUERY_ROWS + key_stages * keys) * row_qk + (QUERY_ROWS + stages * keys) * row_v + (walk + 15) / 16 * 16 + s.head +
 		        tiles * s.row + inputs * (s.col + tiles * s.cell);

@@ -49,9 +49,9 @@ template <int KEY_STAGES_, int VALUE_STAGES_> struct alignas(16) QueryShared : Q
 	unsigned short value[VALUE_STAGES_][PANELS_V][QUERY_KEYS][64];
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long query_full, dout_full;
-	unsigned long long key_full[KEY_STAGES_], key_empty[KEY_STAGES_]; // K and the note; free with the last K of a visit its inputs
+	unsigned long long key_full[KEY_STAGES_], key_empty[KEY_STAGES_]; // K and the note; where a visit is one step, free with them its inputs
 	unsigned long long value_full[VALUE_STAGES_], value_empty[VALUE_STAGES_];
-	unsigned long long inputs_full[INPUT_STAGES];
+	unsigned long long inputs_full[INPUT_STAGES], inputs_empty[INPUT_STAGES]; // empty: where a visit is several steps
 	unsigned long long note_full[2 * KEY_STAGES_]; // for the warps that stage inputs
 	QueryNote note[2 * KEY_STAGES_];
 	QueryOwn own; // here and not in registers, which are full
@@ -171,8 +171,7 @@ DEVICE void query_inputs_load(QuerySmem &smem, const QueryBuffers &staged, const
 #pragma unroll
 			for (int i = 0; i < QUERY_TILES; i++)
 				rows_load(staged.rows(i), &p, own.b, own.h, own.q0 + i * TILE_M, thread, QUERY_HELPERS);
-		const unsigned last = visit * QUERY_STEPS + QUERY_STEPS - 1; // whose K has the buffer of that of the visit before
-		mbarrier_wait(smem.key_empty[last % KEY_STAGES], (last / KEY_STAGES & 1) ^ 1);
+		mbarrier_wait(QUERY_WIDE ? smem.inputs_empty[stage] : smem.key_empty[stage], (visit / QUERY_INPUTS & 1) ^ 1);
 		if constexpr (COL_INPUTS)
 			cols_load(staged.cols(stage), &p, own.b, own.h, tile * TILE_N, thread, QUERY_HELPERS);
 		if constexpr (CELL_INPUTS)
@@ -281,6 +280,16 @@ DEVICE bool query_step_seen(const QuerySmem &smem, unsigned step, int group)
 	return QUERY_TILES == 1 || smem.note[step / QUERY_STEPS % QUERY_NOTES].of[query_tile(group)].tile_class != TILE_EMPTY;
 }
 
+// This warp has read a visit's inputs for the last time, if the step is the last: sooner than its K is free, which dQ reads under the next step.
+DEVICE void query_inputs_leave(unsigned step, QuerySmem &smem)
+{
+	if (QUERY_WIDE && INPUTS && step % QUERY_STEPS == QUERY_STEPS - 1) {
+		__syncwarp(); // readers of the inputs before the arrival
+		if (mov_tid_x() % 32 == 0)
+			mbarrier_arrive(smem.inputs_empty[step / QUERY_STEPS % QUERY_INPUTS]);
+	}
+}
+
 // A step that another query tile alone sees.
 DEVICE void query_step_pass(unsigned step, int group, QuerySmem &smem)
 {
@@ -290,6 +299,7 @@ DEVICE void query_step_pass(unsigned step, int group, QuerySmem &smem)
 	// No product keeps the warps of this group together: all of them have read the note, and have seen these phases end, before the
 	// next ones may.
 	barrier_sync(BARRIER_GROUP + group, GROUP_THREADS);
+	query_inputs_leave(step, smem);
 	if (first_thread()) {
 		mbarrier_arrive(smem.value_empty[step % VALUE_STAGES]);
 		mbarrier_arrive(smem.key_empty[step % KEY_STAGES]);
@@ -360,6 +370,7 @@ DEVICE void query_step_attend(float (&dquery)[HEAD_DIM_QK / 2], unsigned step, b
 	});
 	if (!SCORE_IDENTITY && partial) // whose derivative may be anything, NaN too
 		hide(0);
+	query_inputs_leave(step, smem);
 	if constexpr (QUERY_WIDE) { // exponentials, which hide behind dP
 		unsigned bits = 0;
 #pragma unroll
@@ -465,7 +476,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.value_empty[i], QUERY_GROUPS);
 		}
 		for (int i = 0; i < QUERY_INPUTS; i++)
-			mbarrier_init(smem.inputs_full[i], INPUTS ? QUERY_HELPERS : 1);
+			mbarrier_init(smem.inputs_full[i], INPUTS ? QUERY_HELPERS : 1), mbarrier_init(smem.inputs_empty[i], 4 * QUERY_GROUPS);
 		for (int i = 0; i < QUERY_NOTES; i++)
 			mbarrier_init(smem.note_full[i], 1);
 		fence_mbarrier_init();
