@@ -20,9 +20,10 @@ constexpr int QUERY_KEYS = QUERY_WIDE ? 64 : TILE_N; // of a step: the box of th
 constexpr int QUERY_STEPS = TILE_N / QUERY_KEYS;
 constexpr int BLOCKS_N = QUERY_KEYS / 8; // 8-key blocks of S
 constexpr int QUERY_HELPERS = INPUTS ? 96 : 0; // threads that stage inputs: the other warps of warpgroup 0
-// Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch. To three panels of dQ, in
-// steps, who computes leaves some.
-constexpr int QUERY_LOAD_REGISTERS = QUERY_WIDE && PANELS_QK < 4 ? 56 : LONG_LOAD || (QUERY_WIDE && INPUTS) ? 40 : 24;
+// Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch. Of wide head dims who
+// computes leaves some to three panels of dQ; to four, where a layout of blocks is walked, unless entries have lengths of their own.
+constexpr bool LOAD_MORE = QUERY_WIDE && (PANELS_QK < 4 || (BLOCK_Q > 0 && LAYOUT == LAYOUT_DENSE));
+constexpr int QUERY_LOAD_REGISTERS = LOAD_MORE ? 56 : LONG_LOAD || (QUERY_WIDE && INPUTS) ? 40 : 24;
 constexpr int QUERY_REGISTERS = (3 * 168 - QUERY_LOAD_REGISTERS) / QUERY_GROUPS;
 static_assert(QUERY_LOAD_REGISTERS + QUERY_GROUPS * QUERY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (QUERY_GROUPS + 1), "a warpgroup loads");
