@@ -94,7 +94,8 @@ static int products_backward(struct product *product, const struct spec *spec, c
 	return count;
 }
 
-/* S^T and dP^T; dV; dK; and of dQ half the panels, and half of the last one if their number is odd. */
+/* S^T and dP^T; dV; dK; and of dQ half the panels, and half of the last one if their number is odd. Deterministic, another kernel has S and dP,
+ * of the same shape, and dQ. */
 static int products_backward_pair(struct product *product, const struct spec *spec, const struct candidate *tile)
 {
 	const int panels = (spec->head_dim_qk + 63) / 64;
@@ -102,6 +103,11 @@ static int products_backward_pair(struct product *product, const struct spec *sp
 	product[count++] = (struct product){FORM_SS, tile->tile_m};
 	product[count++] = (struct product){FORM_RS, spec->head_dim_v};
 	product[count++] = (struct product){FORM_MM, spec->head_dim_qk};
+	if (spec->deterministic) {
+		if (spec->head_dim_qk != spec->head_dim_v)
+			product[count++] = (struct product){FORM_RS, spec->head_dim_qk};
+		return count;
+	}
 	product[count++] = (struct product){FORM_SM, panels / 2 * 64};
 	if (panels % 2)
 		product[count++] = (struct product){FORM_SM, 32};

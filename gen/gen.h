@@ -484,7 +484,7 @@ void tile_choice_print(char to[WISDOM_TILE_MAX], const struct tile_choice *);
 enum {
 	CANDIDATES_MAX = 96,
 	OTHERS_MAX = 2,
-	SMEM_TERMS_MAX = 12,
+	SMEM_TERMS_MAX = 16,
 	REASON_MAX = 120
 };
 

@@ -31,4 +31,15 @@ void native_backward_cost(struct candidate *, const struct spec *, const struct 
 void native_backward_recipe(struct recipe *, const struct spec *, const struct program *, const struct candidate *, enum recipe_grid,
                             int load_keys);
 
+/* ---- model_sm90_query.c: the kernel that computes dQ when `deterministic` is asked for ---- */
+
+/* What a CTA of it costs beside its visits, clocks of an SM. A guess between those of the other native kernels, not fitted. */
+static const double query_item_clocks = 4500;
+/* Dynamic shared memory: two buffers of K and V where they fit. */
+int native_query_smem(const struct candidate *, const struct spec *, const struct program *, const struct target *);
+/* For `recipe`. */
+void native_query_add(struct recipe *, const struct candidate *, const struct spec *, const struct program *, const struct target *);
+/* For `shape`: adds what a visited tile costs there to cost_us, which has that of fagen_backward. */
+void native_query_cost(struct candidate *, const struct spec *);
+
 #endif

@@ -1,5 +1,4 @@
-/* What the planner must know of templates/sm90/bwd.cu and, for `deterministic`, of sm90/bwd_query.cu. Names and formulas mirror the
- * skeletons' constants. */
+/* What the planner must know of templates/sm90/bwd.cu. Names and formulas mirror the skeleton's constants. */
 #include "gen/model_sm90.h"
 
 #include <stdio.h>
@@ -10,8 +9,6 @@ enum { WARPS = 12, TILE_KEYS = 128, MERGE_KEYS = 16, BUFFERS = 2, WARPGROUPS = 2
  * and full, sequences of 512 to 16k: predicted over measured 0.95 to 1.08, mean 1.03. Thirty of the tiles, when a CTA had one item: the one
  * chosen at most 1.4% slower than the best. */
 static const double overlap = 2.1, item_clocks = 4000;
-/* What a CTA of fagen_backward_query costs beside its visits. A guess between those of the other native kernels, not fitted. */
-static const double query_item_clocks = 4500;
 
 /* Accumulators of S, dP, dK and dV in a thread; with them P packed and values of its m / 4 rows. And how many of these ptxas 13.0 compiles
  * without spills, of 190 kernels tried: scores, entries with lengths of their own and long masks have more values beside. */
@@ -32,22 +29,6 @@ static struct room room_of(const struct tile_request *t, const struct spec *spec
 
 /* Bytes of a shared row. */
 static int row_bytes(int head_dim) { return panels(head_dim) * 2 * PANEL; }
-
-/* Shared memory of fagen_backward_query: two buffers of K and V where they fit. */
-static int query_smem(const struct candidate *c, const struct spec *spec, const struct program *program, const struct target *target)
-{
-	const int n = c->tile_n, row = row_bytes(spec->head_dim_qk) + row_bytes(spec->head_dim_v), tiles = QUERY_ROWS / c->tile_m;
-	const struct staging s = program_staging(program, spec, c->tile_m, n);
-	int bytes = 0;
-	for (int stages = 2; stages >= 1; stages--) {
-		const int notes = 2 * stages, barriers = 8 * (2 + 5 * stages + notes);
-		const int walk = barriers + notes * visit_bytes(program, c, tiles) + 12 + head_key_bytes(spec) + tiles * (12 + walk_bytes(spec, program, c->walk_warps));
-		bytes = (QUERY_ROWS + stages * n) * row + (walk + 15) / 16 * 16 + s.head + tiles * s.row + stages * (s.col + tiles * s.cell);
-		if (bytes <= target->smem_block)
-			break;
-	}
-	return bytes;
-}
 
 /* Do all keys have the same query rows, by the runs of the mask? */
 static bool keys_alike(const struct program *program)
@@ -163,16 +144,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const double dscore = sums * (2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2);
 	const double arriving = (double)m * (row_qk + row_v);
 	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
-	if (!spec->deterministic)
-		return;
-
-	/* fagen_backward_query visits the same tiles once more: S, dP and dQ. A warpgroup reads its rows of Q and dO, and K twice and V once for them;
-	 * what arrives is for 128 rows. */
-	for (int i = COST_EXP; i <= COST_ALU; i++)
-		c->cost_us[i] *= 2;
-	const double query_operands = 2.0 * (m * (columns_qk + columns_v) + m / GROUP_ROWS * n * (columns_qk + columns_v + spec->head_dim_qk));
-	c->cost_us[COST_MMA] += 2 * cells * (columns_qk + columns_v + spec->head_dim_qk) / wgmma_flop_clk;
-	c->cost_us[COST_SMEM] += (query_operands + (double)n * (row_qk + row_v) * m / QUERY_ROWS) / 128;
+	if (spec->deterministic)
+		native_query_cost(c, spec);
 }
 
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
@@ -180,7 +153,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 {
 	native_backward_recipe(recipe, spec, program, c, GRID_PERSISTENT_KEYS, c->tile_n);
 	if (spec->deterministic)
-		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, QUERY_ROWS, 32 * c->warps, query_smem(c, spec, program, target));
+		native_query_add(recipe, c, spec, program, target);
 	if (c->splits == 1)
 		return;
 	for (int i = 0; i < recipe->kernel_count; i++)

@@ -21,10 +21,6 @@ static bool pass_legal(char reason[REASON_MAX], const struct spec *spec, const s
 		snprintf(reason, REASON_MAX, "head_dim {qk: %d, v: %d}; want qk above %d", spec->head_dim_qk, spec->head_dim_v, PANEL);
 		return false;
 	}
-	if (spec->deterministic) {
-		snprintf(reason, REASON_MAX, "deterministic: true has the kernels of sm80/bwd");
-		return false;
-	}
 	return sink_grad_only(reason, spec, program);
 }
 
@@ -72,14 +68,15 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
-	c->item_clocks = item_clocks;
+	c->item_clocks = item_clocks + (spec->deterministic ? query_item_clocks : 0);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", KEYS * row_qk);
 	smem_term_add(c, "V", KEYS * row_v);
-	smem_term_add(c, "K of the pair", KEYS * 2 * PANEL * ((panels_qk + 1) / 2));
+	if (!spec->deterministic)
+		smem_term_add(c, "K of the pair", KEYS * 2 * PANEL * ((panels_qk + 1) / 2));
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
-	smem_term_add(c, "dS", 2 * m * n);
+	smem_term_add(c, "dS", 2 * m * (spec->deterministic ? KEYS : n));
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * m * 4);
@@ -93,21 +90,25 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
 
 	/* What a visited tile reads and writes of shared memory. */
-	const double cells = (double)m * n, dquery = PANEL * panels_qk;
+	const double sums = !spec->deterministic;
+	const double cells = (double)m * n, dquery = sums * PANEL * panels_qk;
 	/* Operands: K and V once, Q and dO in each CTA as rows and as columns, half of K's columns in each CTA; dS written, sent, and read by dK
-	 * and in both CTAs by dQ; what arrives in both. */
+	 * and in both CTAs by dQ; what arrives in both. Deterministic, dS stays and nobody reads K's columns. */
 	const double operands = 2.0 * (n * (columns_qk + columns_v) + 2 * m * (columns_qk + columns_v) +
 	                               2 * m * (spec->head_dim_qk + spec->head_dim_v) + n * dquery);
-	const double dscore = 2.0 * cells * (1 + 2 + 1 + 2);
+	const double dscore = 2.0 * cells * (1 + sums * 2 + 1 + sums * 2);
 	const double arriving = 2.0 * m * (row_qk + row_v);
 	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
+	if (spec->deterministic)
+		native_query_cost(c, spec);
 }
 
 static void pair_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,
                         const struct target *target)
 {
-	(void)target;
 	native_backward_recipe(recipe, spec, program, c, GRID_KEY_TILES_2, KEYS);
+	if (spec->deterministic)
+		native_query_add(recipe, c, spec, program, target);
 }
 
 const struct template_model model_sm90_bwd_pair = {

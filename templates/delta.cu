@@ -51,6 +51,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 		const int q = tile * TILE_M + row;
 		float sum = 0;
 		if (q < sq)
+#pragma unroll DETERMINISTIC ? 2 : 4 // without the sums to clear ptxas has few registers in mind, and would spill
 			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
 				const unsigned short *o = out + q * p.out.stride_seq + d,
 						     *g = dout + q * p.dout.stride_seq + d;

@@ -232,7 +232,8 @@ static const struct {
 	{"{head_dim: {qk: 192, v: 128}, mask: causal, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
 	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 2, false, 0, 0, 0},
 	{"{head_dim: 128, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 1, 4, 1},
-	{"{head_dim: 256, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, false, 0, 0, 0},
+	{"{head_dim: 256, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
+	{"{head_dim: {qk: 192, v: 128}, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 2},
 	{"{head_dim: 128, mask: causal, " BOTH, "A100", PASS_FORWARD, 16, false, 0, 0, 0},
 	{"{head_dim: 128, mask: causal, " BOTH, "B200", PASS_FORWARD, 16, false, 0, 0, 0},
 };
@@ -251,10 +252,11 @@ START_TEST(only_native_sources_have_it)
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ms("), sources[_i].maps == 4 && !pair);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_mm("), pair);
 	ck_assert_int_eq(count_of(text, "__cluster_dims__(2, 1, 1)"), pair);
-	/* Deterministic, another kernel owns query rows: with tiles of 64 its S has another shape. */
+	/* Deterministic, another kernel owns query rows: to head dim 128 its S has, with tiles of 64, another shape. */
 	const bool query = count_of(text, "#line 1 \"templates/sm90/bwd_query.cu\"") == 1;
 	ck_assert_int_eq(query, sources[_i].native && strstr(sources[_i].yaml, "deterministic"));
-	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ss("), sources[_i].native + (query && plan.candidate[plan.chosen].tile_m != 128));
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ss("), sources[_i].native + (query && !pair && plan.candidate[plan.chosen].tile_m != 128));
+	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_sm(") > 0, pair && !query);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_rs("), sources[_i].rs);
 	ck_assert_int_eq(count_of(text, "setmaxnreg") > 0, sources[_i].native);
 	snprintf(line, sizeof line, "constexpr int WALK_WARPS = %d;",

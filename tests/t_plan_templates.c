@@ -87,10 +87,14 @@ START_TEST(native_backwards_refuse)
 		{"head_dim: {qk: 72, v: 136}", "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
 		{"head_dim: 128", "sm90/bwd", "sm90/bwd_pair", "to 128 both have the kernels of sm90/bwd"},
 		{"head_dim: {qk: 64, v: 136}", "sm80/bwd", "sm90/bwd_pair", "want qk above 64"},
-		{"head_dim: 256, deterministic: true", "sm80/bwd", "sm90/bwd_pair", "deterministic"},
+		{"head_dim: 256, deterministic: true", "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
+		{"head_dim: 192, deterministic: true, score: bias", "sm80/bwd", "sm90/bwd_pair", "fagen_backward_query needs"},
 		{"head_dim: 192, score: alibi, inputs: {slope: {dtype: f32, shape: [heads], grad: true}}", "sm80/bwd", "sm90/bwd_pair",
 	         "gradients of inputs"},
 		{"head_dim: 256, score: bias", "sm80/bwd", "sm90/bwd_pair", "shared memory"},
+		{"head_dim: {qk: 192, v: 128}, mask: {all: [causal, document, padding]}, score: \"s + t[h, q - k + 40]\", " /* inputs of all kinds: most terms */
+	         "inputs: {t: {dtype: f32, shape: [heads, 81]}}, dropout: 0.2",
+	         "sm90/bwd_pair", "sm90/bwd", "want at most 128"},
 	};
 	static struct program program;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -104,6 +108,7 @@ START_TEST(native_backwards_refuse)
 		ck_assert_int_eq(rc, 0);
 		const struct other_template *o = other_find(&plan, rows[i].other);
 		ck_assert_str_eq(plan.templ, rows[i].templ);
+		ck_assert_int_le(best(&plan)->smem_term_count, SMEM_TERMS_MAX);
 		ck_assert_ptr_nonnull(o);
 		ck_assert_msg(strstr(o->reason, rows[i].reason), "%s: \"%s\"", rows[i].yaml, o->reason);
 		diag_free(&diag);
@@ -119,19 +124,26 @@ static const struct recipe_kernel *kernel_find(const struct recipe *recipe, cons
 	return NULL;
 }
 
-/* dQ by a kernel whose CTAs own 128 rows, in tiles of 64 or 128; no other tile, no sums in memory. One buffer of K and V where two do not fit. */
+/* dQ by a kernel whose CTAs own 128 rows, in tiles of 64 or 128; no other tile, no sums in memory. One buffer of K and V where two do not fit;
+ * above head dim 128 a tile is two steps, and K always has two buffers. */
 START_TEST(native_deterministic)
 {
 	static const struct {
 		const char *yaml;
 		int m; /* 0: either */
-		int buffers;
+		int buffers; /* of V */
 	} rows[] = {
 		{"head_dim: 64", 0, 2},
 		{"head_dim: 128, mask: causal", 64, 2},
 		{"head_dim: 128, tile: {backward: {m: 64, n: 128, warps: 12}}, layout: packed, dropout: 0.1", 64, 2},
 		{"head_dim: 64, tile: {backward: {m: 128, n: 128, warps: 12}}", 128, 2},
 		{"head_dim: 128, score: bias", 64, 1},
+		{"head_dim: 144, mask: causal", 64, 2},
+		{"head_dim: {qk: 192, v: 128}, layout: packed, dropout: 0.1", 64, 2},
+		{"head_dim: {qk: 72, v: 136}", 64, 2},
+		{"head_dim: 192, mask: causal", 64, 2},
+		{"head_dim: 256, mask: causal, score: alibi", 64, 1},
+		{"head_dim: {qk: 128, v: 192}, score: bias", 64, 1},
 	};
 	static struct program program;
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -141,8 +153,9 @@ START_TEST(native_deterministic)
 		const int len = snprintf(yaml, sizeof yaml, "{%s, deterministic: true, passes: [forward, backward]}", rows[i].yaml);
 		ck_assert_int_eq(spec_parse(&spec, yaml, (size_t)len, "t", &diag), 0);
 		ck_assert_int_eq(program_lower(&program, &spec, &diag), 0);
-		ck_assert_int_eq(plan_with(&plan, &model_sm90_bwd, &spec, &program, target_find("sm_90a"), device_find("H200"), &usual,
-		                           PASS_BACKWARD, &diag),
+		const bool wide = spec.head_dim_qk > 128 || spec.head_dim_v > 128;
+		ck_assert_int_eq(plan_with(&plan, wide ? &model_sm90_bwd_pair : &model_sm90_bwd, &spec, &program, target_find("sm_90a"),
+		                           device_find("H200"), &usual, PASS_BACKWARD, &diag),
 		                 0);
 		check_plan(&plan, &spec);
 		const struct recipe_kernel *query = kernel_find(&plan.recipe, "fagen_backward_query");
@@ -154,11 +167,13 @@ START_TEST(native_deterministic)
 		ck_assert_int_eq(rows[i].m ? rows[i].m : best(&plan)->tile_m, best(&plan)->tile_m);
 		for (int k = 0; k < plan.recipe.piece_count; k++)
 			ck_assert_str_ne(plan.recipe.piece[k].name, "dquery_accum");
-		const int panels = (spec.head_dim_qk + 63) / 64 + (spec.head_dim_v + 63) / 64, tile = 128 * 128 * panels;
-		ck_assert_int_ge(query->smem_bytes, (1 + rows[i].buffers) * tile);
+		const int panel_qk = (spec.head_dim_qk + 63) / 64 * 128, panel_v = (spec.head_dim_v + 63) / 64 * 128; /* bytes of a row */
+		const int step = wide ? 64 : 128, more = step * (panel_v + (wide ? 0 : panel_qk)); /* keys; bytes of a buffer more */
+		ck_assert_int_ge(query->smem_bytes, 128 * (panel_qk + panel_v) + (wide ? 2 : rows[i].buffers) * step * panel_qk +
+		                                            rows[i].buffers * step * panel_v);
 		ck_assert_int_le(query->smem_bytes, plan.target->smem_block);
 		if (rows[i].buffers == 1)
-			ck_assert_int_gt(query->smem_bytes + tile, plan.target->smem_block);
+			ck_assert_int_gt(query->smem_bytes + more, plan.target->smem_block);
 		diag_free(&diag);
 	}
 }

@@ -6,6 +6,7 @@
 // dS goes to the other CTA as a copy from shared memory to shared memory, so that half as many sums of dQ leave an SM as if each CTA had
 // all columns of its own keys. Both CTAs need the same Q and dO: each loads a half for both. dQ is summed over the key tiles in float32
 // global memory, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
+// With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu, warpgroup 2 has dK alone, and dS stays in its CTA.
 //
 // Both CTAs of a pair walk alike, so that visit n is the same for both. A CTA whose keys are all past the length computes zeros and sends
 // them. Inputs of the head and of the keys are loaded when the query head changes; they have STAGES buffers, which take turns.
@@ -18,7 +19,7 @@ constexpr int DQUERY_BLOCKS = 8 * WHOLE_PANELS + 4 * HALF_PANEL; // 8-column blo
 constexpr int INPUT_THREADS = INPUTS ? 64 : 0;
 // Registers of a thread that loads, of warpgroup 1 and of warpgroup 2: together three times the 168 that each has at launch, or who asks
 // for more waits forever. Those who load have what the sums of warpgroup 2 leave.
-constexpr bool SUMS_FULL = PANELS_QK == 4;
+constexpr bool SUMS_FULL = PANELS_QK == 4 && !DETERMINISTIC;
 constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : LONG_LOAD || INPUTS ? 40 : 24;
 constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 24 ? 240 : 248;
 constexpr int KEY_REGISTERS = 3 * 168 - VALUE_REGISTERS - LOAD_REGISTERS;
@@ -26,23 +27,27 @@ static_assert(LOAD_REGISTERS + VALUE_REGISTERS + KEY_REGISTERS <= 3 * (65536 / T
 static_assert(THREADS == 3 * GROUP_THREADS && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 128 && TILE_M == 64, "64 keys of each CTA, and 64 rows of dQ");
 static_assert(PANELS_QK >= 2, "each CTA has a panel of dQ");
-static_assert(!DETERMINISTIC, "gen/model_sm90_bwd_pair.c refuses it");
 
 // Dropout of a CTA's keys, as kept_make lays it.
 template <bool> struct Words { unsigned kept[2 * TILE_M]; };
 template <> struct Words<false> {};
 struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 
-struct alignas(16) Smem {
+struct KeyTiles {
 	unsigned short key[PANELS_QK][KEYS][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
 	unsigned short value[PANELS_V][KEYS][64];
-	unsigned short peer_key[WHOLE_PANELS + HALF_PANEL][KEYS][64]; // the other CTA's keys, the panels with this CTA's columns of dQ
+};
+// For dQ: the other CTA's keys, the panels with this CTA's columns of it. Without dQ nothing has their bytes.
+template <bool> struct PeerTiles : KeyTiles { unsigned short peer_key[WHOLE_PANELS + HALF_PANEL][KEYS][64]; };
+template <> struct PeerTiles<false> : KeyTiles {};
+
+struct alignas(16) Smem : PeerTiles<!DETERMINISTIC> {
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
-	unsigned short dscore[2][TILE_M][64]; // rows, and for columns this CTA's keys, the other's keys
+	unsigned short dscore[DETERMINISTIC ? 1 : 2][TILE_M][64]; // rows, and for columns this CTA's keys, the other's keys
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders; where both CTAs get the same data, the readers of both.
-	unsigned long long key_full, value_full, peer_key_full;
+	unsigned long long key_full, value_full, peer_key_full; // of peers nobody uses with DETERMINISTIC
 	unsigned long long dscore_full, dscore_empty, peer_dscore_full;
 	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them inputs of cells
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
@@ -85,6 +90,22 @@ DEVICE void panels_share(unsigned short (&to)[PANELS][ROWS][64], const fagen_abi
 			cp_async_bulk_tensor_4d_multicast(cvta_shared(to[i]), map, full, 64 * i, row, head, batch, 3);
 }
 
+// K of this CTA and, for dQ, panels of the other's. `row`: the pair's first key.
+template <class Shared> DEVICE void keys_load(Shared &smem, const fagen_abi_maps &maps, int row, int head, int batch)
+{
+	const int rank = cluster_ctarank();
+	panels_load(smem.key, maps.key, smem.key_full, row + KEYS * rank, head, batch);
+	if constexpr (!DETERMINISTIC) {
+		mbarrier_arrive_expect_tx(smem.peer_key_full, sizeof smem.peer_key);
+#pragma unroll
+		for (int i = 0; i < WHOLE_PANELS + HALF_PANEL; i++) {
+			const int panel = i < WHOLE_PANELS ? WHOLE_PANELS * rank + i : PANELS_QK - 1;
+			cp_async_bulk_tensor_4d(cvta_shared(smem.peer_key[i]), maps.key, smem.peer_key_full, 64 * panel, row + KEYS * (rank ^ 1),
+			                        head, batch);
+		}
+	}
+}
+
 // The first warp: notes, and the tiles of K and Q.
 DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const Keys &own)
 {
@@ -112,17 +133,6 @@ DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &m
 		if (leader)
 			mbarrier_arrive(smem.note_full[visit % NOTES]);
 	};
-	const auto keys_load = [&] {
-		const int rank = cluster_ctarank();
-		panels_load(smem.key, maps.key, smem.key_full, row_k + KEYS * rank, own.h, batch);
-		mbarrier_arrive_expect_tx(smem.peer_key_full, sizeof smem.peer_key);
-#pragma unroll
-		for (int i = 0; i < WHOLE_PANELS + HALF_PANEL; i++) {
-			const int panel = i < WHOLE_PANELS ? WHOLE_PANELS * rank + i : PANELS_QK - 1;
-			cp_async_bulk_tensor_4d(cvta_shared(smem.peer_key[i]), maps.key, smem.peer_key_full, 64 * panel,
-			                        row_k + KEYS * (rank ^ 1), own.h, batch);
-		}
-	};
 #pragma unroll 1
 	for (int head = own.h * group; head < (own.h + 1) * group; head++) {
 		int next = smem.walk.stream.next, tile = -1, class_ = TILE_EMPTY;
@@ -136,7 +146,7 @@ DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &m
 			if (leader) {
 				const int stage = visit % STAGES;
 				if (visit == 0)
-					keys_load();
+					keys_load(smem, maps, row_k, own.h, batch);
 				mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
 				panels_share(smem.query[stage], maps.query, smem.query_full[stage], row_q + tile * TILE_M, head, batch,
 				             sizeof(Statistics));
@@ -317,7 +327,7 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 		pair_arrive(smem.dout_empty[(visit - 1) % STAGES]);
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, KEYS, TILE_M>(dp, wgmma_desc(smem.value, 0), wgmma_desc(smem.dout[stage], 0));
-	if (visit > 0) // dQ of the visit before shall run under the exponentials of this one
+	if (!DETERMINISTIC && visit > 0) // dQ of the visit before shall run under the exponentials of this one
 		barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 	if constexpr (DROPOUT) { // readers of the words of the visit before are past its last barrier
 		kept_make(words_of(smem.rows), note.dropout, note.tile * TILE_M,
@@ -350,14 +360,15 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 		}
 		dscore_make(ds, i, s, dp, row_2t, smem.rows.of[stage].delta, kept);
 	}
-	mbarrier_wait(smem.dscore_empty, (visit & 1) ^ 1); // both CTAs have read the dS of the visit before
+	mbarrier_wait(smem.dscore_empty, (visit & 1) ^ 1); // who reads it has read the dS of the visit before
 	dscore_store(smem.dscore[0], ds);
 	fence_proxy_async();
 	barrier_sync(BARRIER_GROUP, GROUP_THREADS); // writers of dS before its readers
 	if (first_thread()) {
 		mbarrier_arrive(smem.dscore_full);
-		cp_async_bulk_cluster(mapa(cvta_shared(smem.dscore[1]), peer_rank()), cvta_shared(smem.dscore[0]), sizeof smem.dscore[0],
-		                      mapa(cvta_shared(&smem.peer_dscore_full), peer_rank()));
+		if constexpr (!DETERMINISTIC)
+			cp_async_bulk_cluster(mapa(cvta_shared(smem.dscore + 1), peer_rank()), cvta_shared(smem.dscore[0]), sizeof smem.dscore[0],
+			                      mapa(cvta_shared(&smem.peer_dscore_full), peer_rank()));
 	}
 }
 
@@ -384,7 +395,8 @@ DEVICE void values_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			visit_attend(dvalue, visit, smem, staged, p);
 			visit++;
 		} while (visit_wait(smem, visit));
-		barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
+		if constexpr (!DETERMINISTIC)
+			barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 		wgmma_wait_group<0>(); // dV
 		registers_pin(dvalue);
 	}
@@ -456,76 +468,104 @@ DEVICE void dquery_add(float *sums, const float (&whole)[32 * WHOLE_PANELS], con
 	}
 }
 
-DEVICE void keys_attend(Smem &smem, const fagen_abi &p)
+// Rows past the entry's length become zeros of a visit's Q, for this warpgroup.
+DEVICE void rows_prepare(Smem &smem, unsigned visit, const fagen_abi &p)
+{
+	if constexpr (LAYOUT != LAYOUT_DENSE) {
+		const int rows = walk_sq(smem.walk, p) - smem.note[visit % NOTES].tile * TILE_M;
+		if (rows < TILE_M) {
+			rows_clear(smem.query[visit % STAGES], rows);
+			barrier_sync(BARRIER_GROUP + 1, GROUP_THREADS); // writers of zeros before the products that read them
+		}
+	}
+}
+DEVICE void dkey_start(float (&dkey)[HEAD_DIM_QK / 2], unsigned visit, Smem &smem, const fagen_abi &p)
+{
+	rows_prepare(smem, visit, p);
+	mbarrier_wait(smem.dscore_full, visit & 1);
+	dkey_issue(dkey, wgmma_desc(smem.dscore[0], TILE_M * 128), wgmma_desc(smem.query[visit % STAGES], TILE_M * 128));
+}
+DEVICE void dkey_end(float (&dkey)[HEAD_DIM_QK / 2], unsigned visit, Smem &smem)
+{
+	wgmma_wait_group<0>();
+	registers_pin(dkey);
+	if (first_thread())
+		pair_arrive(smem.query_empty[visit % STAGES]);
+}
+
+// All visits, of which there is one: dK alone.
+DEVICE void dkey_attend(float (&dkey)[HEAD_DIM_QK / 2], Smem &smem, const fagen_abi &p)
+{
+	unsigned visit = 0;
+#pragma unroll 1
+	do {
+		dkey_start(dkey, visit, smem, p);
+		dkey_end(dkey, visit, smem);
+		if (first_thread())
+			mbarrier_arrive(smem.dscore_empty); // dK alone has read it
+		visit++;
+	} while (visit_wait(smem, visit));
+}
+
+// dK and dQ.
+template <class Shared> DEVICE void dkey_dquery_attend(float (&dkey)[HEAD_DIM_QK / 2], Shared &smem, const fagen_abi &p)
 {
 	const int rank = cluster_ctarank();
-	float dkey[HEAD_DIM_QK / 2], whole[32 * WHOLE_PANELS], half[HALF_FLOATS];
+	float whole[32 * WHOLE_PANELS], half[HALF_FLOATS];
+	const auto sums_add = [&](int index, int from, int to) { dquery_add(tile_sums(p, index), whole, half, from, to); };
+	mbarrier_wait(smem.key_full, 0);
+	mbarrier_wait(smem.peer_key_full, 0);
+	if constexpr (LAYOUT != LAYOUT_DENSE) {
+		const int rows = walk_sk(smem.walk, p) - smem.own.k0; // of the pair
+		if (rows < TILE_N) {
+			rows_clear(smem.key, int_max(rows - KEYS * rank, 0));
+			rows_clear(smem.peer_key, int_max(rows - KEYS * (rank ^ 1), 0));
+			barrier_sync(BARRIER_GROUP + 1, GROUP_THREADS); // writers of zeros before the products that read them
+		}
+	}
+	unsigned visit = 0;
+	int index = smem.note[0].index; // kept: the note may be overwritten once dK of the next visit is there
+	dkey_start(dkey, visit, smem, p);
+	dkey_end(dkey, visit, smem);
+#pragma unroll 1
+	for (;;) {
+		if (first_thread())
+			mbarrier_arrive_expect_tx(smem.peer_dscore_full, sizeof smem.dscore[1]);
+		barrier_sync(BARRIER_DQUERY, 2 * GROUP_THREADS);
+		dquery_issue<false>(whole, half, smem.dscore[0], smem.key[WHOLE_PANELS * rank][0], &smem.key[PANELS_QK - 1][0][32 * rank]);
+		mbarrier_wait(smem.peer_dscore_full, visit & 1);
+		dquery_issue<true>(whole, half, smem.dscore[1], smem.peer_key[0][0],
+		                   &smem.peer_key[WHOLE_PANELS + HALF_PANEL - 1][0][32 * rank]);
+		wgmma_wait_group<0>();
+		registers_pin(whole);
+		if constexpr (HALF_PANEL)
+			registers_pin(half);
+		if (first_thread())
+			pair_arrive(smem.dscore_empty);
+		// Sums leave slowly: one half of them while the next dS is made, the other behind the products of dK.
+		sums_add(index, 0, DQUERY_BLOCKS / 2);
+		if (!visit_wait(smem, visit + 1))
+			break;
+		dkey_start(dkey, visit + 1, smem, p);
+		sums_add(index, DQUERY_BLOCKS / 2, DQUERY_BLOCKS);
+		visit++;
+		index = smem.note[visit % NOTES].index;
+		dkey_end(dkey, visit, smem);
+	}
+	sums_add(index, DQUERY_BLOCKS / 2, DQUERY_BLOCKS);
+}
+
+template <class Shared> DEVICE void keys_attend(Shared &smem, const fagen_abi &p)
+{
+	float dkey[HEAD_DIM_QK / 2];
 #pragma unroll
 	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
 		dkey[i] = 0;
-	const auto rows_prepare = [&](unsigned visit) { // zeros past the entry's length
-		if constexpr (LAYOUT != LAYOUT_DENSE) {
-			const int rows = walk_sq(smem.walk, p) - smem.note[visit % NOTES].tile * TILE_M;
-			if (rows < TILE_M) {
-				rows_clear(smem.query[visit % STAGES], rows);
-				barrier_sync(BARRIER_GROUP + 1, GROUP_THREADS);
-			}
-		}
-	};
-	const auto dkey_start = [&](unsigned visit) {
-		rows_prepare(visit);
-		mbarrier_wait(smem.dscore_full, visit & 1);
-		dkey_issue(dkey, wgmma_desc(smem.dscore[0], TILE_M * 128), wgmma_desc(smem.query[visit % STAGES], TILE_M * 128));
-	};
-	const auto dkey_end = [&](unsigned visit) {
-		wgmma_wait_group<0>();
-		registers_pin(dkey);
-		if (first_thread())
-			pair_arrive(smem.query_empty[visit % STAGES]);
-	};
-	const auto sums_add = [&](int index, int from, int to) { dquery_add(tile_sums(p, index), whole, half, from, to); };
 	if (visit_wait(smem, 0)) {
-		mbarrier_wait(smem.key_full, 0);
-		mbarrier_wait(smem.peer_key_full, 0);
-		if constexpr (LAYOUT != LAYOUT_DENSE) {
-			const int rows = walk_sk(smem.walk, p) - smem.own.k0; // of the pair
-			if (rows < TILE_N) {
-				rows_clear(smem.key, int_max(rows - KEYS * rank, 0));
-				rows_clear(smem.peer_key, int_max(rows - KEYS * (rank ^ 1), 0));
-				barrier_sync(BARRIER_GROUP + 1, GROUP_THREADS); // writers of zeros before the products that read them
-			}
-		}
-		unsigned visit = 0;
-		int index = smem.note[0].index; // kept: the note may be overwritten once dK of the next visit is there
-		dkey_start(visit);
-		dkey_end(visit);
-#pragma unroll 1
-		for (;;) {
-			if (first_thread())
-				mbarrier_arrive_expect_tx(smem.peer_dscore_full, sizeof smem.dscore[1]);
-			barrier_sync(BARRIER_DQUERY, 2 * GROUP_THREADS);
-			dquery_issue<false>(whole, half, smem.dscore[0], smem.key[WHOLE_PANELS * rank][0],
-			                    &smem.key[PANELS_QK - 1][0][32 * rank]);
-			mbarrier_wait(smem.peer_dscore_full, visit & 1);
-			dquery_issue<true>(whole, half, smem.dscore[1], smem.peer_key[0][0],
-			                   &smem.peer_key[WHOLE_PANELS + HALF_PANEL - 1][0][32 * rank]);
-			wgmma_wait_group<0>();
-			registers_pin(whole);
-			if constexpr (HALF_PANEL)
-				registers_pin(half);
-			if (first_thread())
-				pair_arrive(smem.dscore_empty);
-			// Sums leave slowly: one half of them while the next dS is made, the other behind the products of dK.
-			sums_add(index, 0, DQUERY_BLOCKS / 2);
-			if (!visit_wait(smem, visit + 1))
-				break;
-			dkey_start(visit + 1);
-			sums_add(index, DQUERY_BLOCKS / 2, DQUERY_BLOCKS);
-			visit++;
-			index = smem.note[visit % NOTES].index;
-			dkey_end(visit);
-		}
-		sums_add(index, DQUERY_BLOCKS / 2, DQUERY_BLOCKS);
+		if constexpr (DETERMINISTIC)
+			dkey_attend(dkey, smem, p);
+		else
+			dkey_dquery_attend(dkey, smem, p);
 	}
 	sums_store<HEAD_DIM_QK>(p.dkey, dkey, SOFTMAX_SCALE, p, smem.own);
 }
@@ -545,7 +585,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 		mbarrier_init(smem.value_full, 1);
 		mbarrier_init(smem.peer_key_full, 1);
 		mbarrier_init(smem.dscore_full, 1);
-		mbarrier_init(smem.dscore_empty, 2);
+		mbarrier_init(smem.dscore_empty, DETERMINISTIC ? 1 : 2);
 		mbarrier_init(smem.peer_dscore_full, 1);
 		for (int i = 0; i < STAGES; i++) {
 			mbarrier_init(smem.query_full[i], 1);

@@ -189,6 +189,12 @@ DEVICE void known_here(float x)
 	if (x < 0)
 		asm volatile("nanosleep.u32 1;" ::: "memory");
 }
+// The same of random bits, of which one value in 2^32 takes a nanosecond.
+DEVICE void known_here(unsigned bits)
+{
+	if (bits == 0x9E3779B9)
+		asm volatile("nanosleep.u32 1;" ::: "memory");
+}
 
 // ---- operands in shared memory: panels of 64 columns, 128 bytes a row, 128-byte swizzle, as tensor maps write them ----
 

@@ -276,6 +276,7 @@ WRAP void wgmma_commit_group(AT) { HERE, emulate_wgmma_commit(); }
 template <int PENDING> WRAP void wgmma_wait_group(AT) { HERE, emulate_wgmma_wait(PENDING); }
 template <class T, int N> WRAP void registers_pin(T (&)[N]) {}
 WRAP void known_here(float) {}
+WRAP void known_here(unsigned) {}
 
 // ---- gen/emit_wgmma.c; ELEMENT_BF16 is of the source ----
 

@@ -10,6 +10,7 @@
 #define D64 "{head_dim: 64, kv_group: any, "
 #define HALF "{head_dim: 64, dtype: fp16, "
 #define TILE(m, n, w, s) "tile: {backward: {m: " #m ", n: " #n ", warps: " #w ", stages: " #s "}}, "
+#define WIDE TILE(64, 128, 12, 2)
 #define REL \
 	"score: \"s + rel[h, min(max(q - k, -32), 32) + 32]\", inputs: {rel: {dtype: f32, shape: [heads, 65], grad: true}}, "
 
@@ -61,6 +62,23 @@ static const struct {
 	{HALF TILE(64, 128, 12, 2) "layout: padded, mask: \"k <= q && q - k < 100 || k < 16\", " DET, "b4,h2,lq130-0-70-200,lk90-9-0-300,q210,k310"},
 	{"{head_dim: 96, kv_group: any, " TILE(64, 128, 12, 2) "mask: {all: [causal, document]}, score: alibi, sink: true, " DET,
          "b2,h4/2,q513,k513,seed3"},
+	/* above head dim 128: a step of 64 keys that only one of two query tiles sees, or none; lengths inside either step; an entry without
+	 * keys; one buffer of V and two; other columns of V than of Q; the first visit is the last */
+	{"{head_dim: 160, kv_group: any, " WIDE "mask: {window: {left: 70, right: 9}}, " DET, "b2,h4/2,q333,k450"},
+	{"{head_dim: 192, " WIDE "mask: causal, dropout: 0.2, " DET, "b2,h2,q333,k444,seed2"},
+	{"{head_dim: 192, dtype: fp16, " WIDE "mask: causal, blocks: {size: 64, from: bitmap}, " DET, "b2,h2,q333,k444"},
+	{"{head_dim: {qk: 192, v: 128}, kv_group: any, " WIDE "layout: packed, mask: causal, score: {softcap: {cap: 5}}, " DET,
+         "b4,h4/2,lq130-0-70-200,lk90-9-0-300,q210,k310,seed2"},
+	{"{head_dim: {qk: 80, v: 192}, " WIDE "score: bias, " DET, "b2,h2,q200,k333"},
+	{"{head_dim: 144, kv_group: any, " WIDE "mask: {all: [causal, document]}, score: alibi, sink: true, " DET, "b2,h4/2,q513,k513,seed3"},
+	{"{head_dim: 256, kv_group: any, " WIDE DET, "b2,h4/2,q333,k444"},
+	{"{head_dim: 256, " WIDE "layout: padded, mask: \"k <= q && q - k < 100 || k < 16\", dropout: 0.1, " DET,
+         "b4,h2,lq130-0-70-200,lk90-9-0-300,q210,k310,seed3"},
+	{"{head_dim: 256, dtype: fp16, " WIDE "mask: \"random(h, q, k) < 20000 || q == k\", blocks: {size: 32, from: bitmap}, " DET, "b1,h2,q222,k300"},
+	{"{head_dim: 256, " WIDE "mask: \"q == k\", " DET, "b1,h2,q200,k200"},
+	{"{head_dim: 248, " WIDE "mask: causal, " DET, "b1,h2,q1,k1"},
+	{"{head_dim: {qk: 128, v: 256}, " WIDE "mask: \"k + 100 <= q\", " DET, "b1,h2,q400,k300"},
+	{"{head_dim: {qk: 256, v: 16}, " WIDE DET, "b1,h2,q130,k70,mixed,seed5"},
 	/* how warps share a tile: rows alone, rows and keys, keys alone; one and two buffers */
 	{HALF TILE(128, 64, 4, 2) DET, "b1,h2,q300,k300,seed2"},
 	{HALF TILE(64, 128, 8, 1) "dropout: 0.3, " DET, "b1,h2,q300,k300,seed3"},
