@@ -15,16 +15,19 @@ enum { MERGE_ROWS = 4 };                   /* of a CTA of fwd_merge.cu */
  * epilogue of an item hide behind little. A third stage loads more of the next item meanwhile, and slows long items; O that does not pass
  * through shared memory takes longer to store. Of 46 timings from cold L2, 512 to 4k, and sweeps of 1k to 16k, 7.2% root mean square. */
 static const double exp_beside = 1.05, alu_beside = 0.385;
-/* SHARED: two warpgroups of each of two CTAs that share an SM, fitted to 16 timings of d 64, 512 to 4k, 3.6% root mean square. A third stage is 1.01 to 1.02 at
- * 512, 0.98 at causal 4k. */
+/* SHARED: two warpgroups of each of two CTAs that share an SM, fitted to 26 timings of d 64, 512 to 16k. A third stage is 1.01 to 1.02 at 512, 0.98 at causal
+ * 4k. */
 enum { SHARED = 1 };
 static const double overlap[] = {[SHARED] = 2.6, [2] = 2.5, [3] = 4.82};
-static const double visit_clocks[] = {[SHARED] = 150, [2] = 375, [3] = 400}, item_clocks[] = {[SHARED] = 2200, [2] = 4790, [3] = 6250};
+static const double visit_clocks[] = {[SHARED] = 150, [2] = 375, [3] = 400}, item_clocks[] = {[SHARED] = 2900, [2] = 4790, [3] = 6250};
 /* And a visit whose class data decide, or whose inputs of keys are staged, these for each column of K and V: the loading warpgroup's latency shows.
  * 128x128 tiles of a layout that keeps a quarter, and of documents, d 128, 8k; specs/key_drop, d 64, whose 128x192 tiles take 208 us with two stages
  * and 196 with three. */
 static const double scan_visit = 370, staged_visit_column = 7.8, third_stage_staged = 0.85;
 static const double third_stage_visit[] = {[SHARED] = 35, [2] = 100, [3] = 100}, third_stage_item[] = {[SHARED] = -450, [2] = -850, [3] = -850};
+/* Three warpgroups, head dims to 64: the sooner the next item is loaded the better, where its head's keys are those of this one above all. 192x128, clocks of
+ * an item less with a third stage: full 512 2,280, 1k 1,380, 2k -510, 4k -4,160; causal 512 1,100, 1k 960, 2k 390, 4k -1,970. */
+static const double narrow_third_visit = 150, narrow_third_item = -1900, narrow_third_item_alike = -3300;
 static const double out_direct_item = 900;
 /* What an item costs less for each column of O when other warps store it: 300 clocks at d 64, 430 to 600 at d 128, 700 to 1,000 at d 256. A third
  * stage then hides less of the end. */
@@ -192,12 +195,15 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->out_staged = !c->out_whole && c->splits == 1 && c->smem_bytes + out <= target->smem_block;
 	if (c->out_whole || c->out_staged)
 		smem_term_add(c, "O", c->out_whole ? whole : out);
-	c->visit_clocks = visit_clocks[kind] + (c->stages > 2 ? third_stage_visit[kind] : 0) + fmax(c->tile_n - 128, 0) * wide_visit_key;
+	const bool narrow = warpgroups == 3 && spec->head_dim_qk <= PANEL && spec->head_dim_v <= PANEL;
+	const double third_visit = narrow ? narrow_third_visit : third_stage_visit[kind];
+	const double third_item = !narrow ? third_stage_item[kind] : c->queue ? narrow_third_item : narrow_third_item_alike;
+	c->visit_clocks = visit_clocks[kind] + (c->stages > 2 ? third_visit : 0) + fmax(c->tile_n - 128, 0) * wide_visit_key;
 	if (program->scan)
 		c->visit_clocks += program_staging(program, spec, c->tile_m, c->tile_n).col > 0
 		                           ? staged_visit_column * (spec->head_dim_qk + spec->head_dim_v) * (c->stages > 2 ? third_stage_staged : 1)
 		                           : scan_visit;
-	c->item_clocks = item_clocks[kind] + (c->stages > 2 ? third_stage_item[kind] : 0);
+	c->item_clocks = item_clocks[kind] + (c->stages > 2 ? third_item : 0);
 	if (c->out_whole)
 		c->item_clocks -= out_whole_column * spec->head_dim_v - (c->stages > 2 ? out_whole_third_stage : 0);
 	else if (!c->out_staged)
