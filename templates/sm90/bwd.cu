@@ -22,9 +22,9 @@ constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
 constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
 constexpr int HELPER_THREADS = INPUTS ? 96 : 0; // that prepare visits: the other warps of warpgroup 0
-// Does dP start at -delta? Where dK, dV, S and dP leave registers for it before S is issued; dropout is between dP and delta. d 96 1.04 to 1.06, d 64 and 128
-// with more accumulators than this 0.97 to 0.99.
-constexpr bool DELTA_FIRST = !DROPOUT && (HEAD_DIM_QK + HEAD_DIM_V) / 2 + TILE_M <= 176;
+// Does dP start at -delta? Where dK, dV, S and dP leave registers for it before S is issued; dropout is between dP and delta. d 96 1.01 to 1.06, d 32 1.03,
+// d 80 and 112 1.00; with more accumulators than this d 128 and 64 0.97 to 0.99, d 48 0.92.
+constexpr bool DELTA_FIRST = !DROPOUT && (HEAD_DIM_QK + HEAD_DIM_V) / 2 + TILE_M <= (TILE_M <= 80 ? 176 : 160);
 // Registers of a thread that loads and of one that computes: together three times the 168 that each has at launch, or who asks for more
 // waits forever.
 constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOAD ? 232 : 240;
