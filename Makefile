@@ -205,12 +205,16 @@ $(B)/tests/t_explain: | $(B)/fagen
 $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
-.PHONY: bench bench-flex bench-cold deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report model-selftest regret mutate-list
+.PHONY: bench bench-flex bench-ab ab-selftest bench-cold deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report model-selftest regret mutate-list
 PYTHON ?= python3
 bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
 	@$(PYTHON) bench/peers.py $(BENCH)
 bench-flex: ## time fagen beside FlexAttention, and FlashAttention-4 where it is installed, on this GPU: make bench-flex BENCH=--write
 	@$(PYTHON) bench/flex.py $(BENCH)
+bench-ab: ## race builds of fagen on this GPU: make bench-ab AB="--build old:OLD/libfagen.so --build new:build/release/libfagen.so bench/cases/dense.txt"
+	@$(PYTHON) bench/ab.py $(AB)
+ab-selftest: $(B)/fagen $(B)/libfagen.so
+	@sh tests/ab/run $(PYTHON) $(B)
 bench-cold: $(B)/fagen ## how long 32 processes take for kernels that nobody has compiled, beside one process
 	@$(WITH_NVRTC) sh bench/cold $(B)/fagen
 deviation: ## how far results are from exact ones on this GPU: make deviation DEVIATION=--write
@@ -222,7 +226,7 @@ iocheck: ## HBM traffic predicted beside ncu's counters on this GPU: make iochec
 	@$(PYTHON) bench/iocheck.py $(IOCHECK)
 iocheck-selftest:
 	@$(PYTHON) bench/iocheck.py --selftest
-check: iocheck-selftest model-selftest mutate-list
+check: iocheck-selftest model-selftest ab-selftest mutate-list
 mutate-list:
 	@APPLY=1 sh tests/mutate
 model-report: ## is the cost model's choice the fastest tile on this GPU, and its time right: make model-report BENCH=--write

@@ -84,7 +84,7 @@ class Fagen:
         self.out, self.lse = torch.full_like(q, math.nan), torch.full(q.shape[:3], math.nan, device="cuda")
         self.grads = [torch.full_like(t, math.nan) for t in (q, k, v)]
         self.inputs = inputs
-        size = self.kernel.workspace_size(self.kernel.args(q, k, v, self.out, self.lse))
+        size = self.kernel.workspace_size(self.kernel.args(q, k, v, self.out, self.lse, inputs=inputs))
         self.workspace = torch.empty(max(size, 1), dtype=torch.uint8, device="cuda")
         self.forward_args = self.kernel.args(q, k, v, self.out, self.lse, workspace=self.workspace, inputs=inputs)
         self.backward_args = self.kernel.args(q, k, v, self.out, self.lse, dout, *self.grads, workspace=self.workspace, inputs=inputs)
@@ -105,14 +105,14 @@ class Fagen:
 
 
 class Sdpa:
-    def __init__(self, backend, case, data):
+    def __init__(self, backend, case, data, dropout=0.0):
         q, k, v, dout = data
         inputs = [t.detach().requires_grad_() for t in (q, k, v)]
         gqa = {"enable_gqa": True} if case.heads != case.heads_kv else {}
 
         def forward():
             with sdpa_kernel(backend):
-                return F.scaled_dot_product_attention(*inputs, is_causal=case.causal, **gqa)
+                return F.scaled_dot_product_attention(*inputs, is_causal=case.causal, dropout_p=dropout, **gqa)
 
         both = lambda: torch.autograd.grad(forward(), inputs, dout)
         both()  # libraries allocate workspaces of their own at the first call

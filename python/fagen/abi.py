@@ -17,7 +17,7 @@ class Error(c.Structure):
 
 class Config(c.Structure):
     _fields_ = [("struct_size", c.c_uint32), ("ignore_env", c.c_int32), ("cache_dir", c.c_char_p), ("nvrtc_path", c.c_char_p),
-                ("templates_dir", c.c_char_p)]
+                ("templates_dir", c.c_char_p), ("wisdom_path", c.c_char_p)]
 
 
 class SpecInfo(c.Structure):
@@ -130,13 +130,15 @@ def named_inputs(inputs, grads):
 
 
 class Runtime:
-    def __init__(self, nvrtc=None):
-        """nvrtc: path of the compiler's library, or None: where fagen looks for it."""
+    def __init__(self, nvrtc=None, **paths):
+        """nvrtc: path of the compiler's library, or None: where fagen looks for it. paths: other members of the Config by name."""
         self.lib = library()
         self.lib.fagen_version.restype = c.c_char_p
         self.handle = c.c_void_p()
         config = sized(Config)
         config.nvrtc_path = str(nvrtc).encode() if nvrtc else None
+        for name, path in paths.items():
+            setattr(config, name, str(path).encode())
         self.call("fagen_open", c.byref(self.handle), c.byref(config))
 
     def call(self, function, *args):
