@@ -26,12 +26,12 @@ in visited tiles, counted where data rule it, and the distance in norm of the re
 spec; of a build, above 2% it is a failure. With dropout, nothing is compared. Exit status 4 if anything failed."""
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -115,16 +115,17 @@ class Build:
         with tempfile.TemporaryDirectory() as folder:
             path = pathlib.Path(folder) / f"{case.name}.yaml"
             path.write_text(self.text(case, tiles))
-            args = {"gpu": self.gpu, "batch": case.batch, "heads": case.heads, "heads-kv": case.heads_kv, "seq": case.seq, "align": align,
-                    "pass": way} | ({"wisdom": self.wisdom} if self.wisdom else {})
-            run = subprocess.run([self.command, "explain", path, "--json", *(f"--{k}={v}" for k, v in args.items())], capture_output=True, text=True)
-        if run.returncode:
-            raise fagen.FagenError(f"{self.name}: {run.stderr.strip()}")
-        plan = json.loads(run.stdout)["plans"][0]
+            flags = {"gpu": self.gpu, "batch": case.batch, "heads": case.heads, "heads_kv": case.heads_kv, "seq": case.seq, "align": align,
+                     "pass": way} | ({"wisdom": self.wisdom} if self.wisdom else {})
+            try:
+                plan = fagen.explained(path, self.command, **flags)[0]
+            except fagen.FagenError as e:
+                raise fagen.FagenError(f"{self.name}: {e}") from e
         if plan["chosen"] < 0:
             raise fagen.FagenError(f"{self.name}: no tile is admitted")
         return plan, plan["candidates"][plan["chosen"]]
 
+    @functools.cache
     def tiles_of(self, case):
         """What the spec says of tiles."""
         tiles = {way: tile for way, tile in self.tiles.items() if way in case.passes}

@@ -8,6 +8,8 @@ enum { PANEL = 64 };  /* columns of a swizzled shared row of 128 bytes */
 enum { LOADERS = 3 }; /* warps of a warpgroup that stage inputs beside those that compute */
 
 static inline int panels(int head_dim) { return (head_dim + PANEL - 1) / PANEL; }
+/* Of a shared row. */
+static inline int row_bytes(int head_dim) { return panels(head_dim) * 2 * PANEL; }
 static inline int steps(int columns) { return (columns + 15) / 16; } /* of products, 16 columns each */
 
 /* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
@@ -33,13 +35,9 @@ void native_backward_recipe(struct recipe *, const struct spec *, const struct p
 
 /* ---- model_sm90_query.c: the kernel that computes dQ when `deterministic` is asked for ---- */
 
-/* What a CTA of it costs beside its visits, clocks of an SM. A guess between those of the other native kernels, not fitted. */
-static const double query_item_clocks = 4500;
-/* Dynamic shared memory: two buffers of K and V where they fit. */
-int native_query_smem(const struct candidate *, const struct spec *, const struct program *, const struct target *);
 /* For `recipe`. */
 void native_query_add(struct recipe *, const struct candidate *, const struct spec *, const struct program *, const struct target *);
-/* For `shape`: adds what a visited tile costs there to cost_us, which has that of fagen_backward. */
+/* For `shape`: adds what a visited tile costs there to cost_us, and what its CTAs cost beside to item_clocks, which have those of fagen_backward. */
 void native_query_cost(struct candidate *, const struct spec *);
 
 #endif

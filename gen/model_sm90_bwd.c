@@ -27,9 +27,6 @@ static struct room room_of(const struct tile_request *t, const struct spec *spec
 	return more ? (struct room){192, 240} : (struct room){208, 256};
 }
 
-/* Bytes of a shared row. */
-static int row_bytes(int head_dim) { return panels(head_dim) * 2 * PANEL; }
-
 /* Do all keys have the same query rows, by the runs of the mask? */
 static bool keys_alike(const struct program *program)
 {
@@ -111,7 +108,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
-	c->item_clocks = item_clocks + (spec->deterministic ? query_item_clocks : 0);
+	c->item_clocks = item_clocks;
 	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);

@@ -62,13 +62,13 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
                        const struct device *device)
 {
 	const int m = c->tile_m, n = c->tile_n;
-	const int panels_qk = panels(spec->head_dim_qk), panels_v = panels(spec->head_dim_v);
-	const int row_qk = panels_qk * 2 * PANEL, row_v = panels_v * 2 * PANEL; /* bytes of a shared row */
+	const int panels_qk = panels(spec->head_dim_qk);
+	const int row_qk = row_bytes(spec->head_dim_qk), row_v = row_bytes(spec->head_dim_v);
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
-	c->item_clocks = item_clocks + (spec->deterministic ? query_item_clocks : 0);
+	c->item_clocks = item_clocks;
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", KEYS * row_qk);
 	smem_term_add(c, "V", KEYS * row_v);

@@ -169,7 +169,7 @@ static int fwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 static void fwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
                       const struct target *target, const struct device *device)
 {
-	const int row_qk = panels(spec->head_dim_qk) * 2 * PANEL, row_v = panels(spec->head_dim_v) * 2 * PANEL; /* bytes of a shared row */
+	const int row_qk = row_bytes(spec->head_dim_qk), row_v = row_bytes(spec->head_dim_v);
 	const int warpgroups = c->tile_m / GROUP_ROWS;
 
 	c->walk_warps = 1;

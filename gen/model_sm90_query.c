@@ -3,11 +3,17 @@
 
 enum { GROUP_ROWS = 64, QUERY_ROWS = 2 * GROUP_ROWS, NARROW_MOST = 128, WIDE_KEYS = 64 };
 
-int native_query_smem(const struct candidate *c, const struct spec *spec, const struct program *program, const struct target *target)
+/* What a CTA costs beside its visits, clocks of an SM. A guess between those of the other native kernels, not fitted. */
+static const double item_clocks = 4500;
+
+static bool is_wide(const struct spec *spec) { return spec->head_dim_qk > NARROW_MOST || spec->head_dim_v > NARROW_MOST; }
+
+/* Dynamic shared memory: two buffers of K and V where they fit. */
+static int query_smem(const struct candidate *c, const struct spec *spec, const struct program *program, const struct target *target)
 {
-	const bool wide = spec->head_dim_qk > NARROW_MOST || spec->head_dim_v > NARROW_MOST;
+	const bool wide = is_wide(spec);
 	const int keys = wide ? WIDE_KEYS : c->tile_n, tiles = QUERY_ROWS / c->tile_m;
-	const int row_qk = panels(spec->head_dim_qk) * 2 * PANEL, row_v = panels(spec->head_dim_v) * 2 * PANEL; /* bytes of a shared row */
+	const int row_qk = row_bytes(spec->head_dim_qk), row_v = row_bytes(spec->head_dim_v);
 	const struct staging s = program_staging(program, spec, c->tile_m, c->tile_n);
 	int bytes = 0;
 	for (int stages = 2; stages >= 1; stages--) {
@@ -26,17 +32,17 @@ void native_query_add(struct recipe *recipe, const struct candidate *c, const st
                       const struct target *target)
 {
 	recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, QUERY_ROWS, 32 * c->warps,
-	                  native_query_smem(c, spec, program, target));
+	                  query_smem(c, spec, program, target));
 }
 
 /* It visits the same tiles once more: S, dP and dQ. A warpgroup reads its rows of Q and dO for each step of keys, and K twice and V once for them;
  * what arrives is for 128 rows. */
 void native_query_cost(struct candidate *c, const struct spec *spec)
 {
-	const bool wide = spec->head_dim_qk > NARROW_MOST || spec->head_dim_v > NARROW_MOST;
-	const int m = c->tile_m, n = c->tile_n, query_steps = wide ? n / WIDE_KEYS : 1;
-	const int row_qk = panels(spec->head_dim_qk) * 2 * PANEL, row_v = panels(spec->head_dim_v) * 2 * PANEL;
+	const int m = c->tile_m, n = c->tile_n, query_steps = is_wide(spec) ? n / WIDE_KEYS : 1;
+	const int row_qk = row_bytes(spec->head_dim_qk), row_v = row_bytes(spec->head_dim_v);
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
+	c->item_clocks += item_clocks;
 	for (int i = COST_EXP; i <= COST_ALU; i++)
 		c->cost_us[i] *= 2;
 	const double operands = 2.0 * (query_steps * m * (columns_qk + columns_v) +

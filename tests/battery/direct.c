@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/battery/bytes.h"
 #include "tests/battery/generator.h"
 
 /* A family's verdict comes from its greatest |z| under Bonferroni's bound and from the sum of its z squared.
@@ -174,19 +175,10 @@ typedef uint32_t byte_counts[BITS][256];
 
 static void bytes_count(byte_counts seen, const unsigned word[WORDS])
 {
-	for (int half = 0; half < 4; half++) { /* eight positions at a time: an 8x8 transpose */
-		uint64_t x = 0;
-		for (int j = 0; j < WORDS; j++)
-			x |= (uint64_t)(word[j] >> 8 * half & 255) << 8 * j;
-		uint64_t t = (x ^ x >> 7) & 0x00AA00AA00AA00AAu;
-		x ^= t ^ t << 7;
-		t = (x ^ x >> 14) & 0x0000CCCC0000CCCCu;
-		x ^= t ^ t << 14;
-		t = (x ^ x >> 28) & 0x00000000F0F0F0F0u;
-		x ^= t ^ t << 28;
-		for (int b = 0; b < 8; b++)
-			seen[8 * half + b][x >> 8 * b & 255]++;
-	}
+	uint8_t u[BITS];
+	words_bytes(u, word);
+	for (int b = 0; b < BITS; b++)
+		seen[b][u[b]]++;
 }
 
 /* n numbers at each position: chi-square of 256 values, made normal. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/battery/bytes.h"
 #include "tests/battery/generator.h"
 
 const char *stream_generator = GENERATOR;
@@ -13,18 +14,7 @@ static inline void group_bytes(uint8_t u[32], const unsigned key[4], unsigned gr
 {
 	unsigned w[8];
 	group_words(w, key, group_q, group_k);
-	for (int part = 0; part < 4; part++) { /* an 8x8 transpose of bits */
-		uint64_t x = 0;
-		for (int j = 0; j < 8; j++)
-			x |= (uint64_t)(w[j] >> 8 * part & 255) << 8 * j;
-		uint64_t t = (x ^ x >> 7) & 0x00AA00AA00AA00AAu;
-		x ^= t ^ t << 7;
-		t = (x ^ x >> 14) & 0x0000CCCC0000CCCCu;
-		x ^= t ^ t << 14;
-		t = (x ^ x >> 28) & 0x00000000F0F0F0F0u;
-		x ^= t ^ t << 28;
-		memcpy(u + 8 * part, &x, 8);
-	}
+	words_bytes(u, w);
 }
 
 /* Cells of 16 rows of 4096 keys, k fastest. */
@@ -77,31 +67,31 @@ static void fill_tiles(struct stream *s)
 	s->at++;
 }
 
-static void fill_high(struct stream *s)
+/* One word of each group. */
+static void fill_word(struct stream *s, int which)
 {
 	s->size = 4096;
 	for (unsigned k = 0; k < s->size; k++) {
 		unsigned w[8];
 		group_words(w, s->key, s->at, k);
-		uint32_t x = w[7];
+		s->word[k] = w[which];
+	}
+	s->at++;
+}
+
+static void fill_high(struct stream *s)
+{
+	fill_word(s, 7);
+	for (unsigned k = 0; k < s->size; k++) {
+		uint32_t x = s->word[k];
 		x = (x >> 1 & 0x55555555u) | (x & 0x55555555u) << 1;
 		x = (x >> 2 & 0x33333333u) | (x & 0x33333333u) << 2;
 		x = (x >> 4 & 0x0F0F0F0Fu) | (x & 0x0F0F0F0Fu) << 4;
 		s->word[k] = __builtin_bswap32(x);
 	}
-	s->at++;
 }
 
-static void fill_low(struct stream *s)
-{
-	s->size = 4096;
-	for (unsigned k = 0; k < s->size; k++) {
-		unsigned w[8];
-		group_words(w, s->key, s->at, k);
-		s->word[k] = w[0];
-	}
-	s->at++;
-}
+static void fill_low(struct stream *s) { fill_word(s, 0); }
 
 /* Decisions of 128 of 256: the cells' topmost bits, by row. */
 static void fill_kept(struct stream *s)
