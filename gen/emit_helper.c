@@ -4,6 +4,8 @@
 static const char *const texts[HELPER_COUNT] = {
 	/* Defined after the program, by templates/inputs.h. */
 	[HELPER_INPUT_COPY] = "DEVICE void input_copy(void *to, const void *from);\n",
+	[HELPER_INPUT_ROWS] = "DEVICE void input_rows(void *to, int pitch, int width, int unit, const void *from, long long stride, int last, int bytes, "
+			      "int thread, int threads);\n",
 	[HELPER_FP16] = "DEVICE float float_fp16(unsigned short bits);\n",
 	[HELPER_BF16] = "DEVICE float float_bf16(unsigned short bits);\n",
 	[HELPER_FLOOR] = "DEVICE int float_floor(float x);\n",

@@ -16,6 +16,15 @@ DEVICE void cp_async_4(unsigned dst, const void *src)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
+// UNIT bytes, 4 or 16: `bytes` of them, 0 .. UNIT, are read, and zeros follow.
+template <int UNIT> DEVICE void cp_async_part(unsigned dst, const void *src, int bytes)
+{
+	static_assert(UNIT == 4 || UNIT == 16, "units of rows");
+	if constexpr (UNIT == 16)
+		asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+	else
+		asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
 DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void cp_async_wait() // this thread's groups but the newest PENDING have landed
 {
