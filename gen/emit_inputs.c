@@ -366,71 +366,67 @@ static void copies_print(struct text *out, struct emit *e, enum access_place pla
 	text_puts(out, end);
 }
 
-/* The elements of cells, one by one: of an access, or of all that are no matrix (access -1). */
-static void cells_print(struct text *out, struct emit *e, int only)
+/* The elements of cells one by one, in a loop over the tile: those of an access, or of all that are no matrix (only -1). */
+static void cells_print(struct text *out, struct emit *e, int only, const char *indent)
 {
 	struct text copies = {0};
 	char at[64];
-	int row, column;
+	int dim_q, dim_k;
 	for (int a = 0; a < e->program->access_count; a++) {
 		const struct access *access = &e->program->access[a];
-		if (access->place != AT_CELL ||
-		    (only < 0 ? access_matrix(&row, &column, e->pool, access->node, e->spec->input) : a != only))
+		const bool matrix = access_matrix(&dim_q, &dim_k, e->pool, access->node, e->spec->input);
+		if (access->place != AT_CELL || (only < 0 ? matrix : a != only))
 			continue;
 		snprintf(at, sizeof at, "[row * (TILE_N + %d) + col]", access_cell_pad(&e->spec->input[access->input]));
-		text_puts(&copies, "\t\t\t");
+		text_addf(&copies, "%s\t\t", indent);
 		copy_print(&copies, e, access, at, "address", "q, k");
 	}
-	if (*text_str(&copies)) /* the bounds of loops are constants, and what of them is never passed is not compared */
-		text_addf(out,
-		          "\tfor (int i = 0; i < TILE_M; i += threads / 32) {\n"
-		          "\t\tconst int row = i + thread / 32, q = int_min(q0 + row, sequence_q(p, b) - 1);\n"
-		          "\t\tif (TILE_M %% (threads / 32) != 0 && row >= TILE_M)\n\t\t\tbreak;\n"
-		          "\t\tfor (int j = 0; j < TILE_N; j += 32) {\n"
-		          "\t\t\tconst int col = j + thread %% 32, k = int_min(k0 + col, sequence_k(p, b) - 1);\n"
-		          "\t\t\tif (TILE_N %% 32 != 0 && col >= TILE_N)\n\t\t\t\tbreak;\n"
-		          "%s\t\t}\n\t}\n",
-		          text_str(&copies));
+	/* Bounds are constants, and what cannot be is not asked: so compilers can unroll. */
+	static const char *const lines[] = {"for (int i = 0; i < TILE_M; i += threads / 32) {",
+	                                    "\tconst int row = i + thread / 32, q = int_min(q0 + row, sequence_q(p, b) - 1);",
+	                                    "\tif (TILE_M % (threads / 32) != 0 && row >= TILE_M)",
+	                                    "\t\tbreak;",
+	                                    "\tfor (int j = 0; j < TILE_N; j += 32) {",
+	                                    "\t\tconst int col = j + thread % 32, k = int_min(k0 + col, sequence_k(p, b) - 1);",
+	                                    "\t\tif (TILE_N % 32 != 0 && col >= TILE_N)",
+	                                    "\t\t\tbreak;"};
+	for (size_t i = 0; copies.len && i < sizeof lines / sizeof *lines; i++)
+		text_addf(out, "%s%s\n", indent, lines[i]);
+	if (copies.len)
+		text_addf(out, "%s%s\t}\n%s}\n", text_str(&copies), indent, indent);
 	text_free(&copies);
 }
 
-/* What of an element's address is a multiple of so many bytes when, and mostly only when, all rows of a tile begin at one: TILE_N is. */
-static void alignment_print(struct text *out, struct emit *e, const struct access *access, int dim_k)
-{
-	const struct input *input = &e->spec->input[access->input];
-	const bool moved = e->spec->layout == LAYOUT_PACKED && dim_is_sequence(input->dim[dim_k].kind);
-	const int t = e->number[access->node];
-	text_addf(out, "t%d->data", t);
-	for (int d = 0; d < input->dims; d++)
-		if (d != dim_k && !dim_is_joined(e->spec->layout, input, d) && !expr_is_const(e->pool, e->pool->node[access->node].arg[d], 0))
-			text_addf(out, " | (unsigned long long)(%d * t%d->stride[%d])", input_bytes[input->dtype], t, d);
-	if (moved)
-		text_addf(out, " | (unsigned)(%d * first_k(p, b))", input_bytes[input->dtype]);
-}
-
-/* A matrix's elements: rows of it 16 bytes at a time, or 4, where its strides allow, else one by one. */
+/* Of an access whose elements are a matrix's: rows of the tile by 16 bytes, or by 4, where address and strides allow it; else one by one. */
 static void matrix_print(struct text *out, struct emit *e, int a)
 {
 	const struct access *access = &e->program->access[a];
 	const struct input *input = &e->spec->input[access->input];
-	const int bytes = input_bytes[input->dtype];
+	const int n = e->number[access->node], bytes = input_bytes[input->dtype];
 	char name[INPUT_NAME_MAX + 16];
 	int dim_q, dim_k;
 	if (access->place != AT_CELL || !access_matrix(&dim_q, &dim_k, e->pool, access->node, e->spec->input))
 		return;
-	const int number = e->number[access->node];
-	text_addf(out, "\tconst struct fagen_abi_input *t%d = &p->input[%d];\n\tconst int off%d = t%d->stride[%d] == 1 ? (int)(", number, access->input,
-	          number, number, dim_k);
-	alignment_print(out, e, access, dim_k);
-	text_puts(out, ") & 15 : 1;\n");
+	/* TILE_N is a multiple of 16: where a tile begins, its keys add nothing. */
+	text_addf(out,
+	          "\tconst struct fagen_abi_input *t%d = &p->input[%d];\n"
+	          "\tconst int off%d = t%d->stride[%d] != 1 ? 1 : (int)(t%d->data",
+	          n, access->input, n, n, dim_k, n);
+	for (int d = 0; d < input->dims; d++)
+		if (d != dim_k && !dim_is_joined(e->spec->layout, input, d) && !expr_is_const(e->pool, e->pool->node[access->node].arg[d], 0))
+			text_addf(out, " | (unsigned long long)t%d->stride[%d] * %d", n, d, bytes);
+	if (e->spec->layout == LAYOUT_PACKED && dim_is_sequence(input->dim[dim_k].kind))
+		text_addf(out, " | (unsigned long long)first_k(p, b) * %d", bytes);
+	text_puts(out, ") & 15; // of rows: bytes past a multiple of 16\n");
 	for (int unit = 16; unit > bytes; unit /= 4)
 		text_addf(out,
-		          "\t%sif (off%d %% %d == 0)\n\t\t%s(to->%s, %d * (TILE_N + %d), %d * TILE_N, %d, address_%d(p, b, h, q0, k0),\n"
+		          "\t%sif (off%d %% %d == 0)\n"
+		          "\t\t%s(to->%s, %d * (TILE_N + %d), %d * TILE_N, %d, address_%d(p, b, h, q0, k0),\n"
 		          "\t\t           %d * t%d->stride[%d], sequence_q(p, b) - 1 - q0, %d * (sequence_k(p, b) - k0), thread, threads);\n",
-		          unit == 16 ? "" : "else ", number, unit, emit_helper(e, HELPER_INPUT_ROWS, "input_rows"),
-		          field_name(name, e, access->node), bytes, access_cell_pad(input), bytes, unit, number, bytes, number, dim_q, bytes);
+		          unit == 16 ? "" : "else ", n, unit, emit_helper(e, HELPER_INPUT_ROWS, "input_rows"), field_name(name, e, access->node),
+		          bytes, access_cell_pad(input), bytes, unit, n, bytes, n, dim_q, bytes);
 	text_puts(out, "\telse\n");
-	cells_print(out, e, a);
+	cells_print(out, e, a, "\t\t");
 }
 
 void staging_print(struct text *out, struct emit *e)
@@ -470,7 +466,7 @@ void staging_print(struct text *out, struct emit *e)
 	             "\t\t", "[i]", "q, k", "\t}\n");
 	for (int a = 0; a < e->program->access_count; a++)
 		matrix_print(out, e, a);
-	cells_print(out, e, -1);
+	cells_print(out, e, -1, "\t");
 	text_puts(out, "}\n\n");
 }
 

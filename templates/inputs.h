@@ -10,7 +10,7 @@ template <int UNIT, bool WHOLE>
 DEVICE void input_rows_copy(unsigned to, int pitch, int width, const char *from, long long stride, int last, int bytes, int thread, int threads)
 {
 	const int units = width / UNIT, lanes = int_min(units & -units, 32); // that share a row, each with as many units of it
-	const int first = thread / lanes, at = thread % lanes * UNIT, down = threads / lanes;
+	const int first = (unsigned)thread / lanes, at = (unsigned)thread % lanes * UNIT, down = threads / lanes;
 	to += first * pitch + at;
 	from += at;
 	const char *row = from + first * stride;

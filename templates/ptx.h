@@ -88,7 +88,12 @@ DEVICE unsigned cvt_rn_x2(float lo, float hi, Fp16)
 	return r;
 }
 // One 16-bit element to float.
-DEVICE float cvt_f32(unsigned short v, Bf16) { return __uint_as_float((unsigned)v << 16); }
+DEVICE float cvt_f32(unsigned short v, Bf16) // written as a shift, the upper of a pair takes two instructions
+{
+	float f;
+	asm("mov.b32 %0, {%1, %2};" : "=f"(f) : "h"((unsigned short)0), "h"(v));
+	return f;
+}
 DEVICE float cvt_f32(unsigned short v, Fp16)
 {
 	float f;

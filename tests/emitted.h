@@ -272,6 +272,7 @@ static inline void emitted_start(struct emitted_build *build, const struct text 
 			"-Wno-unused-parameter",
 			"-Wno-unknown-pragmas",
 			"-Wno-misleading-indentation",
+			"-Wno-bitwise-instead-of-logical",
 			"-Wno-tautological-compare",
 			"-Wno-tautological-overlap-compare",
 			"-fno-asynchronous-unwind-tables",
