@@ -390,6 +390,8 @@ static void cells_print(struct text *out, struct emit *e, int only, const char *
 	                                    "\t\tconst int col = j + thread % 32, k = int_min(k0 + col, sequence_k(p, b) - 1);",
 	                                    "\t\tif (TILE_N % 32 != 0 && col >= TILE_N)",
 	                                    "\t\t\tbreak;"};
+	if (copies.len && only >= 0)
+		text_puts(out, "#pragma unroll 1\n");
 	for (size_t i = 0; copies.len && i < sizeof lines / sizeof *lines; i++)
 		text_addf(out, "%s%s\n", indent, lines[i]);
 	if (copies.len)

@@ -14,7 +14,7 @@ DEVICE void input_rows_copy(unsigned to, int pitch, int width, const char *from,
 	to += first * pitch + at;
 	from += at;
 	const char *row = from + first * stride;
-#pragma unroll(WHOLE ? TILE_M : 1)
+#pragma unroll(WHOLE ? 4 : 1)
 	for (int i = 0; i < TILE_M; i += down) {
 		if (TILE_M % down != 0 && first + i >= TILE_M)
 			break;
@@ -29,6 +29,7 @@ DEVICE void input_rows_copy(unsigned to, int pitch, int width, const char *from,
 DEVICE void input_rows(void *to, int pitch, int width, int unit, const void *from, long long stride, int last, int bytes, int thread, int threads)
 {
 	const unsigned shared = cvta_shared(to);
+	thread = anew(thread); // loaders of their own have few registers
 	const auto *rows = reinterpret_cast<const char *>(from);
 	const bool whole = last >= TILE_M - 1 && bytes >= width;
 	if (unit == 16 && whole)

@@ -109,6 +109,13 @@ DEVICE unsigned mov_tid_x()
 	return t;
 }
 
+// The same value, of which the compiler knows nothing: what a loop derives from it is not kept in registers between iterations.
+DEVICE int anew(int x)
+{
+	asm volatile("" : "+r"(x));
+	return x;
+}
+
 // Tells the compiler that a value is the same in all lanes, so that it and what follows from it may use uniform registers.
 DEVICE int warp_uniform(int x) { return __shfl_sync(~0u, x, 0); }
 

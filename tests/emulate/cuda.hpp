@@ -174,6 +174,7 @@ template <class E> WRAP void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4],
 template <class E> WRAP unsigned cvt_rn_x2(float low, float high, E) { return encode(low, E{}) | (unsigned)encode(high, E{}) << 16; }
 WRAP float cvt_f32(unsigned short v, Bf16) { return bits_as<float>((unsigned)v << 16); }
 WRAP float cvt_f32(unsigned short v, Fp16) { return (float)bits_as<_Float16>(v); }
+WRAP int anew(int x) { return x; }
 WRAP unsigned mov_tid_x() { return emulate_now->thread; }
 WRAP unsigned long long mul_wide(unsigned a, unsigned b) { return (unsigned long long)a * b; }
 WRAP unsigned prmt(unsigned a, unsigned b, unsigned selector)
