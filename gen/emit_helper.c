@@ -17,6 +17,8 @@ static const char *const texts[HELPER_COUNT] = {
 	[HELPER_FLOAT_DIV] = "DEVICE float float_div(float a, float b);\n",
 
 	[HELPER_INT_ABS] = "DEVICE int int_abs(int a) { return a < 0 ? -a : a; }\n",
+	[HELPER_INT_SELECT] = "// Both are worked out: compilers make a branch of what ?: may leave out.\n"
+			      "DEVICE int int_select(bool c, int a, int b) { return c ? a : b; }\n",
 	[HELPER_INT_DIV] = "// Toward minus infinity; b > 0.\n"
 			   "DEVICE int int_div(int a, int b) { return a / b - (a % b < 0); }\n",
 	[HELPER_INT_MOD] = "DEVICE int int_mod(int a, int b) { return a % b + (a % b < 0 ? b : 0); }\n",
