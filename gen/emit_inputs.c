@@ -381,8 +381,9 @@ static void cells_print(struct text *out, struct emit *e, int only, const char *
 		text_addf(&copies, "%s\t\t", indent);
 		copy_print(&copies, e, access, at, "address", "q, k");
 	}
-	/* Bounds are constants, and what cannot be is not asked: so compilers can unroll. */
-	static const char *const lines[] = {"for (int i = 0; i < TILE_M; i += threads / 32) {",
+	/* Bounds are constants, and what cannot be is not asked: so the inner loop is unrolled. Rows at once would take many registers. */
+	static const char *const lines[] = {"#pragma unroll 1",
+	                                    "for (int i = 0; i < TILE_M; i += threads / 32) {",
 	                                    "\tconst int row = i + thread / 32, q = int_min(q0 + row, sequence_q(p, b) - 1);",
 	                                    "\tif (TILE_M % (threads / 32) != 0 && row >= TILE_M)",
 	                                    "\t\tbreak;",
@@ -390,8 +391,6 @@ static void cells_print(struct text *out, struct emit *e, int only, const char *
 	                                    "\t\tconst int col = j + thread % 32, k = int_min(k0 + col, sequence_k(p, b) - 1);",
 	                                    "\t\tif (TILE_N % 32 != 0 && col >= TILE_N)",
 	                                    "\t\t\tbreak;"};
-	if (copies.len && only >= 0)
-		text_puts(out, "#pragma unroll 1\n");
 	for (size_t i = 0; copies.len && i < sizeof lines / sizeof *lines; i++)
 		text_addf(out, "%s%s\n", indent, lines[i]);
 	if (copies.len)

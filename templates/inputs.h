@@ -51,7 +51,7 @@ DEVICE float float_sigmoid(float x) { return rcp(1 + ex2(x * -LOG2_E)); }
 DEVICE float float_tanh(float x) { return 1 - 2 * rcp(1 + ex2(x * (2 * LOG2_E))); }
 
 DEVICE float float_fp16(unsigned short x) { return cvt_f32(x, Fp16{}); }
-DEVICE float float_bf16(unsigned short x) { return cvt_f32(x, Bf16{}); }
+DEVICE float float_bf16(unsigned short x) { return mov_upper(x); }
 
 // Staged inputs, behind Smem in dynamic shared memory: so many buffers of each kind, none where the program has no such
 // inputs. Every struct is a multiple of 16 bytes, and so is Smem.

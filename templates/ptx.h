@@ -88,16 +88,19 @@ DEVICE unsigned cvt_rn_x2(float lo, float hi, Fp16)
 	return r;
 }
 // One 16-bit element to float.
-DEVICE float cvt_f32(unsigned short v, Bf16) // written as a shift, the upper of a pair takes two instructions
-{
-	float f;
-	asm("mov.b32 %0, {%1, %2};" : "=f"(f) : "h"((unsigned short)0), "h"(v));
-	return f;
-}
+DEVICE float cvt_f32(unsigned short v, Bf16) { return __uint_as_float((unsigned)v << 16); }
 DEVICE float cvt_f32(unsigned short v, Fp16)
 {
 	float f;
 	asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v));
+	return f;
+}
+
+// The float with this upper half. As a shift, what is the upper of a loaded pair takes two instructions.
+DEVICE float mov_upper(unsigned short v)
+{
+	float f;
+	asm("mov.b32 %0, {%1, %2};" : "=f"(f) : "h"((unsigned short)0), "h"(v));
 	return f;
 }
 

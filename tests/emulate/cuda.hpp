@@ -172,8 +172,8 @@ template <class E> WRAP void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4],
 	HERE, emulate_mma(d, a, b, is_bf16(E{}));
 }
 template <class E> WRAP unsigned cvt_rn_x2(float low, float high, E) { return encode(low, E{}) | (unsigned)encode(high, E{}) << 16; }
-WRAP float cvt_f32(unsigned short v, Bf16) { return bits_as<float>((unsigned)v << 16); }
 WRAP float cvt_f32(unsigned short v, Fp16) { return (float)bits_as<_Float16>(v); }
+WRAP float mov_upper(unsigned short v) { return bits_as<float>((unsigned)v << 16); }
 WRAP int anew(int x) { return x; }
 WRAP unsigned mov_tid_x() { return emulate_now->thread; }
 WRAP unsigned long long mul_wide(unsigned a, unsigned b) { return (unsigned long long)a * b; }
