@@ -192,6 +192,22 @@ bool access_proven(const struct expr_pool *pool, int node, int dim, const struct
 	return at_least_zero(&p, index) && below_size(&p, index, 1);
 }
 
+bool access_matrix(int *dim_q, int *dim_k, const struct expr_pool *pool, int node, const struct input *input)
+{
+	const struct expr_node *n = &pool->node[node];
+	*dim_q = *dim_k = -1;
+	for (int d = 0; d < input[n->i].dims; d++) {
+		if (!depends_on_cell(pool, n->arg[d]))
+			continue;
+		const bool is_q = expr_is_name(pool, n->arg[d], NAME_Q);
+		int *dim = is_q ? dim_q : dim_k;
+		if (*dim >= 0 || !(is_q || expr_is_name(pool, n->arg[d], NAME_K)) || !access_proven(pool, node, d, input))
+			return false;
+		*dim = d;
+	}
+	return *dim_q >= 0 && *dim_k >= 0;
+}
+
 /* ---- the table ---- */
 
 /* Marks the elements that code for one cell reads. What the index of a staged element reads is needed only where it is
@@ -292,19 +308,25 @@ int accesses_find(struct program *p, const struct spec *spec, struct diag *diag)
 
 /* ---- shared memory ---- */
 
+const int input_bytes[INPUT_DTYPE_COUNT] = {
+	[INPUT_F32] = 4, [INPUT_FP16] = 2, [INPUT_BF16] = 2, [INPUT_I32] = 4, [INPUT_U8] = 1};
+
+int access_cell_pad(const struct input *input) { return input_bytes[input->dtype] == 1 ? 16 : 8; }
+
 struct staging program_staging(const struct program *p, const struct spec *spec, int tile_m, int tile_n)
 {
-	enum { BYTES = 4, UNIT = 16, CELL_PAD = 8 };
+	enum { BYTES = 4, UNIT = 16 };
 	int64_t head = 0, row = 0, col = 0, cell = 0;
 	for (int i = 0; i < p->access_count; i++) {
 		const struct access *a = &p->access[i];
+		const struct input *input = &spec->input[a->input];
 		switch (a->place) {
 		case AT_HEAD: head += BYTES; break;
-		case AT_TABLE: head += BYTES * access_table_size(p, a, &spec->input[a->input]); break;
+		case AT_TABLE: head += BYTES * access_table_size(p, a, input); break;
 		case AT_ROW: row += BYTES * tile_m; break;
 		case AT_COL: col += BYTES * tile_n; break;
 		case AT_DIAG: cell += BYTES * (tile_m + tile_n); break;
-		case AT_CELL: cell += (int64_t)BYTES * tile_m * (tile_n + CELL_PAD); break;
+		case AT_CELL: cell += (int64_t)input_bytes[input->dtype] * tile_m * (tile_n + access_cell_pad(input)); break;
 		default: break;
 		}
 	}

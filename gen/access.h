@@ -14,4 +14,11 @@ bool access_proven(const struct expr_pool *, int node, int dim, const struct inp
 /* Elements of AT_TABLE: of the dimensions whose index depends on q or k. */
 int64_t access_table_size(const struct program *, const struct access *, const struct input *);
 
+/* An AT_CELL element is staged as the input has it, rows of a tile so many elements wider than it: then they are whole 16 bytes, and lanes that
+ * hold an accumulator read pairs of 8 rows at once without conflicts of banks. */
+extern const int input_bytes[INPUT_DTYPE_COUNT];
+int access_cell_pad(const struct input *);
+/* Is the element at (q, k) of an AT_CELL node a matrix's, whose rows and columns are the dimensions *dim_q and *dim_k? */
+bool access_matrix(int *dim_q, int *dim_k, const struct expr_pool *, int node, const struct input *);
+
 #endif

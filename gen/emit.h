@@ -11,9 +11,9 @@
 /* ---- emit_helper.c: functions that the text calls, written when something calls them ---- */
 
 enum helper {
-	HELPER_INPUT_COPY, HELPER_FP16, HELPER_BF16, HELPER_FLOOR, HELPER_EXP, HELPER_LOG, HELPER_TANH, HELPER_SQRT,
+	HELPER_INPUT_COPY, HELPER_INPUT_ROWS, HELPER_FP16, HELPER_BF16, HELPER_FLOOR, HELPER_EXP, HELPER_LOG, HELPER_TANH, HELPER_SQRT,
 	HELPER_SIGMOID, HELPER_FLOAT_DIV,
-	HELPER_INT_ABS, HELPER_INT_DIV, HELPER_INT_MOD, HELPER_INDEX_CLAMP, HELPER_WIDE_MIN, HELPER_WIDE_MAX,
+	HELPER_INT_ABS, HELPER_INT_SELECT, HELPER_INT_DIV, HELPER_INT_MOD, HELPER_INDEX_CLAMP, HELPER_WIDE_MIN, HELPER_WIDE_MAX,
 	HELPER_WIDE_ABS, HELPER_WIDE_DIV, HELPER_WIDE_MOD, HELPER_SATURATE, HELPER_RANDOM,
 	HELPER_POINT, HELPER_NEAR, HELPER_INTERVAL, HELPER_BOUNDS, HELPER_NEG, HELPER_ABS, HELPER_NOT, HELPER_ADD,
 	HELPER_SUB, HELPER_MUL, HELPER_DIV, HELPER_MOD, HELPER_MIN, HELPER_MAX,
@@ -115,6 +115,7 @@ void accesses_print(struct text *, struct emit *);  /* address_N, element_N */
 void staging_print(struct text *, struct emit *);   /* HeadInputs .., their loaders, Inputs */
 void bounds_print(struct text *, struct emit *);    /* bounds_row, bounds_col */
 bool staging_has(const struct program *, enum access_place, enum access_place); /* anything at these places? */
+bool staging_has_cells(const struct emit *, int pad); /* cells whose rows are so much wider than a tile? */
 /* The element that an EXPR_INPUT node reads, wherever the place has it. */
 void element_print(struct text *, struct scope *, int node);
 /* Which dimensions' indexes that prints: those of a table that is kept whole; a bit for each. */

@@ -4,6 +4,8 @@
 static const char *const texts[HELPER_COUNT] = {
 	/* Defined after the program, by templates/inputs.h. */
 	[HELPER_INPUT_COPY] = "DEVICE void input_copy(void *to, const void *from);\n",
+	[HELPER_INPUT_ROWS] = "DEVICE void input_rows(void *to, int pitch, int width, int unit, const void *from, long long stride, int last, int bytes, "
+			      "int thread, int threads);\n",
 	[HELPER_FP16] = "DEVICE float float_fp16(unsigned short bits);\n",
 	[HELPER_BF16] = "DEVICE float float_bf16(unsigned short bits);\n",
 	[HELPER_FLOOR] = "DEVICE int float_floor(float x);\n",
@@ -15,6 +17,8 @@ static const char *const texts[HELPER_COUNT] = {
 	[HELPER_FLOAT_DIV] = "DEVICE float float_div(float a, float b);\n",
 
 	[HELPER_INT_ABS] = "DEVICE int int_abs(int a) { return a < 0 ? -a : a; }\n",
+	[HELPER_INT_SELECT] = "// Both are worked out: compilers make a branch of what ?: may leave out.\n"
+			      "DEVICE int int_select(bool c, int a, int b) { return c ? a : b; }\n",
 	[HELPER_INT_DIV] = "// Toward minus infinity; b > 0.\n"
 			   "DEVICE int int_div(int a, int b) { return a / b - (a % b < 0); }\n",
 	[HELPER_INT_MOD] = "DEVICE int int_mod(int a, int b) { return a % b + (a % b < 0 ? b : 0); }\n",

@@ -17,6 +17,17 @@ static const char *element_type(const struct input *input)
 	return input->dtype == INPUT_I32 || input->dtype == INPUT_U8 ? "int" : "float";
 }
 
+/* As memory has it. */
+static const char *stored_type(const struct input *input)
+{
+	static const char *const types[INPUT_DTYPE_COUNT] = {[INPUT_F32] = "float",
+	                                                     [INPUT_FP16] = "unsigned short",
+	                                                     [INPUT_BF16] = "unsigned short",
+	                                                     [INPUT_I32] = "int",
+	                                                     [INPUT_U8] = "unsigned char"};
+	return types[input->dtype];
+}
+
 static bool is_copied(const struct input *input) { return input->dtype == INPUT_F32 || input->dtype == INPUT_I32; }
 
 /* "doc_1": of the node in a staged struct. */
@@ -110,14 +121,9 @@ static unsigned table_dims(const struct emit *e, int node)
  * cell, the last dimension fastest. */
 static void address_print(struct text *out, struct emit *e, int node, const char *name, bool entry)
 {
-	static const char *const types[] = {[INPUT_F32] = "float",
-	                                    [INPUT_FP16] = "unsigned short",
-	                                    [INPUT_BF16] = "unsigned short",
-	                                    [INPUT_I32] = "int",
-	                                    [INPUT_U8] = "unsigned char"};
 	const struct expr_node *n = &e->pool->node[node];
 	const struct input *input = input_of(e, node);
-	const char *const type = types[input->dtype];
+	const char *const type = stored_type(input);
 	const unsigned varying = entry ? table_dims(e, node) : 0;
 	int64_t below = 1; /* entries that share an index of the dimension */
 	struct scope x;
@@ -151,13 +157,18 @@ static void address_print(struct text *out, struct emit *e, int node, const char
 	text_free(&body);
 }
 
+/* What makes of a stored element the number that it is; "": nothing. */
+static const char *conversion(struct emit *e, const struct input *input)
+{
+	return input->dtype == INPUT_FP16   ? emit_helper(e, HELPER_FP16, "float_fp16")
+	       : input->dtype == INPUT_BF16 ? emit_helper(e, HELPER_BF16, "float_bf16")
+	                                    : "";
+}
+
 /* "float_fp16(*at(p, b, h, q, k))" */
 static void element_at_print(struct text *out, struct emit *e, int node, const char *at, const char *where)
 {
-	const struct input *input = input_of(e, node);
-	const char *convert = input->dtype == INPUT_FP16   ? emit_helper(e, HELPER_FP16, "float_fp16")
-	                      : input->dtype == INPUT_BF16 ? emit_helper(e, HELPER_BF16, "float_bf16")
-	                                                   : "";
+	const char *const convert = conversion(e, input_of(e, node));
 	text_addf(out, *convert ? "%s(*%s_%d(p, b, h, %s))" : "%s*%s_%d(p, b, h, %s)", convert, at, e->number[node],
 	          where);
 }
@@ -231,7 +242,12 @@ void element_print(struct text *out, struct scope *x, int node)
 		text_addf(out, "in->cols->%s[k - in->k0]", name);
 		break;
 	case AT_DIAG: text_addf(out, "in->cells->%s[row.diagonal - col.offset]", name); break;
-	case AT_CELL: text_addf(out, "in->cells->%s[row.cell + col.offset]", name); break;
+	case AT_CELL: {
+		const char *const convert = conversion(e, input_of(e, node));
+		text_addf(out, *convert ? "%s(in->cells->%s[row.cell_%d + col.offset])" : "%sin->cells->%s[row.cell_%d + col.offset]", convert, name,
+		          access_cell_pad(input_of(e, node)));
+		break;
+	}
 	default:
 		text_addf(out, "in->head->%s[", name);
 		entry_print(out, x, node);
@@ -249,12 +265,20 @@ bool staging_has(const struct program *p, enum access_place first, enum access_p
 	return false;
 }
 
+bool staging_has_cells(const struct emit *e, int pad)
+{
+	for (int a = 0; a < e->program->access_count; a++)
+		if (e->program->access[a].place == AT_CELL && access_cell_pad(&e->spec->input[e->program->access[a].input]) == pad)
+			return true;
+	return false;
+}
+
 static int table_size(const struct emit *e, const struct access *a)
 {
 	return (int)access_table_size(e->program, a, &e->spec->input[a->input]);
 }
 
-/* The statement that brings an element to its place: by its 4 bytes under way, or loaded and converted. */
+/* The statement that brings an element to its place: by its 4 bytes under way, or loaded, and converted but for cells. */
 static void copy_print(struct text *out, struct emit *e, const struct access *a, const char *to, const char *at,
                        const char *where)
 {
@@ -267,7 +291,10 @@ static void copy_print(struct text *out, struct emit *e, const struct access *a,
 		return;
 	}
 	text_addf(out, "to->%s%s = ", name, to);
-	element_at_print(out, e, a->node, at, where);
+	if (a->place == AT_CELL)
+		text_addf(out, "*%s_%d(p, b, h, %s)", at, number, where);
+	else
+		element_at_print(out, e, a->node, at, where);
 	text_puts(out, ";\n");
 }
 
@@ -278,7 +305,7 @@ static void struct_print(struct text *out, struct emit *e, const char *name, enu
 	                                                      [AT_ROW] = "[TILE_M]",
 	                                                      [AT_COL] = "[TILE_N]",
 	                                                      [AT_DIAG] = "[TILE_M + TILE_N]",
-	                                                      [AT_CELL] = "[TILE_M * (TILE_N + 8)]"};
+	                                                      [AT_CELL] = ""};
 	char field[INPUT_NAME_MAX + 16];
 	int words = 0;
 	text_addf(out, "struct %sInputs {\n", name);
@@ -286,18 +313,18 @@ static void struct_print(struct text *out, struct emit *e, const char *name, enu
 		const struct access *access = &e->program->access[a];
 		if (access->place != first && access->place != second)
 			continue;
-		text_addf(out, "\t%s %s", element_type(&e->spec->input[access->input]),
-		          field_name(field, e, access->node));
+		const struct input *input = &e->spec->input[access->input];
+		text_addf(out, "\t%s %s", access->place == AT_CELL ? stored_type(input) : element_type(input), field_name(field, e, access->node));
 		if (access->place == AT_TABLE)
 			text_addf(out, "[%d]", table_size(e, access));
+		else if (access->place == AT_CELL)
+			text_addf(out, "[TILE_M * (TILE_N + %d)]", access_cell_pad(input));
 		else
 			text_puts(out, sizes[access->place]);
 		words += access->place == AT_TABLE ? table_size(e, access) : access->place == AT_HEAD ? 1 : 4;
 		text_puts(out, "; // ");
 		expr_print(out, e->pool, access->node, e->spec->input);
-		text_puts(out, access->place == AT_DIAG   ? ", at row - column + TILE_N - 1\n"
-		               : access->place == AT_CELL ? ", rows of TILE_N + 8\n"
-		                                          : "\n");
+		text_puts(out, access->place == AT_DIAG ? ", at row - column + TILE_N - 1\n" : "\n");
 	}
 	if (words % 4 || words == 0)
 		text_addf(out, "\tint pad[%d];\n", 4 - words % 4);
@@ -339,6 +366,70 @@ static void copies_print(struct text *out, struct emit *e, enum access_place pla
 	text_puts(out, end);
 }
 
+/* The elements of cells one by one, in a loop over the tile: those of an access, or of all that are no matrix (only -1). */
+static void cells_print(struct text *out, struct emit *e, int only, const char *indent)
+{
+	struct text copies = {0};
+	char at[64];
+	int dim_q, dim_k;
+	for (int a = 0; a < e->program->access_count; a++) {
+		const struct access *access = &e->program->access[a];
+		const bool matrix = access_matrix(&dim_q, &dim_k, e->pool, access->node, e->spec->input);
+		if (access->place != AT_CELL || (only < 0 ? matrix : a != only))
+			continue;
+		snprintf(at, sizeof at, "[row * (TILE_N + %d) + col]", access_cell_pad(&e->spec->input[access->input]));
+		text_addf(&copies, "%s\t\t", indent);
+		copy_print(&copies, e, access, at, "address", "q, k");
+	}
+	/* Bounds are constants, and what cannot be is not asked: so the inner loop is unrolled. Rows at once would take many registers. */
+	static const char *const lines[] = {"#pragma unroll 1",
+	                                    "for (int i = 0; i < TILE_M; i += threads / 32) {",
+	                                    "\tconst int row = i + thread / 32, q = int_min(q0 + row, sequence_q(p, b) - 1);",
+	                                    "\tif (TILE_M % (threads / 32) != 0 && row >= TILE_M)",
+	                                    "\t\tbreak;",
+	                                    "\tfor (int j = 0; j < TILE_N; j += 32) {",
+	                                    "\t\tconst int col = j + thread % 32, k = int_min(k0 + col, sequence_k(p, b) - 1);",
+	                                    "\t\tif (TILE_N % 32 != 0 && col >= TILE_N)",
+	                                    "\t\t\tbreak;"};
+	for (size_t i = 0; copies.len && i < sizeof lines / sizeof *lines; i++)
+		text_addf(out, "%s%s\n", indent, lines[i]);
+	if (copies.len)
+		text_addf(out, "%s%s\t}\n%s}\n", text_str(&copies), indent, indent);
+	text_free(&copies);
+}
+
+/* Of an access whose elements are a matrix's: rows of the tile by 16 bytes, or by 4, where address and strides allow it; else one by one. */
+static void matrix_print(struct text *out, struct emit *e, int a)
+{
+	const struct access *access = &e->program->access[a];
+	const struct input *input = &e->spec->input[access->input];
+	const int n = e->number[access->node], bytes = input_bytes[input->dtype];
+	char name[INPUT_NAME_MAX + 16];
+	int dim_q, dim_k;
+	if (access->place != AT_CELL || !access_matrix(&dim_q, &dim_k, e->pool, access->node, e->spec->input))
+		return;
+	/* TILE_N is a multiple of 16: where a tile begins, its keys add nothing. */
+	text_addf(out,
+	          "\tconst struct fagen_abi_input *t%d = &p->input[%d];\n"
+	          "\tconst int off%d = t%d->stride[%d] != 1 ? 1 : (int)(t%d->data",
+	          n, access->input, n, n, dim_k, n);
+	for (int d = 0; d < input->dims; d++)
+		if (d != dim_k && !dim_is_joined(e->spec->layout, input, d) && !expr_is_const(e->pool, e->pool->node[access->node].arg[d], 0))
+			text_addf(out, " | (unsigned long long)t%d->stride[%d] * %d", n, d, bytes);
+	if (e->spec->layout == LAYOUT_PACKED && dim_is_sequence(input->dim[dim_k].kind))
+		text_addf(out, " | (unsigned long long)first_k(p, b) * %d", bytes);
+	text_puts(out, ") & 15; // of rows: bytes past a multiple of 16\n");
+	for (int unit = 16; unit > bytes; unit /= 4)
+		text_addf(out,
+		          "\t%sif (off%d %% %d == 0)\n"
+		          "\t\t%s(to->%s, %d * (TILE_N + %d), %d * TILE_N, %d, address_%d(p, b, h, q0, k0),\n"
+		          "\t\t           %d * t%d->stride[%d], sequence_q(p, b) - 1 - q0, %d * (sequence_k(p, b) - k0), thread, threads);\n",
+		          unit == 16 ? "" : "else ", n, unit, emit_helper(e, HELPER_INPUT_ROWS, "input_rows"), field_name(name, e, access->node),
+		          bytes, access_cell_pad(input), bytes, unit, n, bytes, n, dim_q, bytes);
+	text_puts(out, "\telse\n");
+	cells_print(out, e, a, "\t\t");
+}
+
 void staging_print(struct text *out, struct emit *e)
 {
 	struct_print(out, e, "Head", AT_HEAD, AT_TABLE);
@@ -374,12 +465,9 @@ void staging_print(struct text *out, struct emit *e)
 	             "\t\t\tint_min(int_max(q0 - k0 + i - (TILE_N - 1), 1 - sequence_k(p, b)), sequence_q(p, b) - 1);\n"
 	             "\t\tconst int q = int_max(diagonal, 0), k = q - diagonal;\n",
 	             "\t\t", "[i]", "q, k", "\t}\n");
-	copies_print(out, e, AT_CELL,
-	             "\tfor (int row = thread / 32; row < TILE_M; row += threads / 32) {\n"
-	             "\t\tconst int q = int_min(q0 + row, sequence_q(p, b) - 1);\n"
-	             "\t\tfor (int col = thread % 32; col < TILE_N; col += 32) {\n"
-	             "\t\t\tconst int k = int_min(k0 + col, sequence_k(p, b) - 1);\n",
-	             "\t\t\t", "[row * (TILE_N + 8) + col]", "q, k", "\t\t}\n\t}\n");
+	for (int a = 0; a < e->program->access_count; a++)
+		matrix_print(out, e, a);
+	cells_print(out, e, -1, "\t");
 	text_puts(out, "}\n\n");
 }
 

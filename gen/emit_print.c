@@ -302,6 +302,16 @@ static void select_print(struct text *out, struct scope *x, const struct value o
 	text_puts(out, wrap(LEVEL_SELECT, least, ")"));
 }
 
+/* May a value be worked out where nobody wants it? Elements are loads, and a divisor may be what the condition asks. */
+static bool is_light(const struct expr_pool *pool, int node)
+{
+	const struct expr_node *n = &pool->node[node];
+	bool light = n->op != EXPR_INPUT && n->op != EXPR_DIV && n->op != EXPR_MOD && n->op != EXPR_RANDOM;
+	for (int j = 0; j < expr_args(n); j++)
+		light = light && is_light(pool, n->arg[j]);
+	return light;
+}
+
 /* An int operation: computed as wide as its widest operand or its result, then as wide as its result. */
 static void int_op_print(struct text *out, struct scope *x, int node, int least)
 {
@@ -324,6 +334,8 @@ static void int_op_print(struct text *out, struct scope *x, int node, int least)
 			call_print(out, x, int_function(x->e, n->op, operand), of, count);
 	} else if (function) {
 		call_print(out, x, function, of, count);
+	} else if (n->op == EXPR_SELECT && !wide && !operand && is_light(x->e->pool, of[1].node) && is_light(x->e->pool, of[2].node)) {
+		call_print(out, x, emit_helper(x->e, HELPER_INT_SELECT, "int_select"), of, count);
 	} else if (n->op == EXPR_SELECT) {
 		select_print(out, x, of, inner);
 	} else if (n->op == EXPR_NEG) {

@@ -175,9 +175,11 @@ static void print_row_state(struct text *out, struct emit *e)
 		text_puts(&structure, "\tint diagonal; // entry of a staged diagonal at k_lane\n");
 		text_puts(&code, "\trow.diagonal = q - in->q0 - (k_lane - in->k0) + TILE_N - 1;\n");
 	}
-	if (staging_has(p, AT_CELL, AT_CELL)) {
-		text_puts(&structure, "\tint cell; // entry of staged cells at k_lane\n");
-		text_puts(&code, "\trow.cell = (q - in->q0) * (TILE_N + 8) + (k_lane - in->k0);\n");
+	for (int pad = 8; pad <= 16; pad += 8) {
+		if (!staging_has_cells(e, pad))
+			continue;
+		text_addf(&structure, "\tint cell_%d; // entry of staged cells at k_lane, rows of TILE_N + %d\n", pad, pad);
+		text_addf(&code, "\trow.cell_%d = (q - in->q0) * (TILE_N + %d) + (k_lane - in->k0);\n", pad, pad);
 	}
 	if (is_split(p)) {
 		text_puts(&structure, "\tunsigned bits; // of the blocks that the row crosses\n");

@@ -76,7 +76,7 @@ void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int t
 void recipe_map_add(struct recipe *, const char *name, int rows); /* of one head */
 
 /* Clocks in which `warps` warps stage a visit's inputs of cells and diagonals: they do little but wait for addresses. */
-double staging_clocks(const struct candidate *, const struct program *, int warps);
+double staging_clocks(const struct candidate *, const struct spec *, const struct program *, int warps);
 
 /* What the expressions of one cell cost: lane operations, ex2 results, and bytes of shared memory. */
 struct cell_cost { double alu, exp, smem; };

@@ -127,20 +127,31 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 
 /* ---- what staging costs ---- */
 
-/* A warp takes the rows of a tile, or its diagonals, 32 at a time: clocks of a row, and of 32 of its elements; of 32 diagonals; and of the first
- * element to arrive where nothing else runs meanwhile. Fitted to 24 timings of the portable forward with a dense bias, d 32, and seven
- * of the native one with SAM's two terms, d 64, on an H200: 12% and 3% root mean square, where without it the best tiles took 2 and 4.6 times as long as
- * predicted and others up to 7. Diagonals: T5, d 64, forward, 24 and 26 timings: 9% and 4%. */
-static const double cell_row_clocks = 150, cells_clocks = 45, diagonals_clocks = 400, arrival_clocks = 400;
+/* Clocks that a warp waits. A matrix's rows by 16 bytes: once for addresses, then for each such copy of its lanes. Other cells one by one: for a row,
+ * and for 32 of its elements; and where nothing else runs meanwhile for the first to arrive. Diagonals, 32 at a time.
+ *
+ * NOT MEASURED but for the last: instructions counted in the code for sm_90a (45 and 5.5; 16 and 8; of T5's diagonals 57) times the clocks that each
+ * took before cells were copied in rows: 3.5 of addresses and 2.4 of copies. Then the code had 43 and 19, and 150 and 45 clocks were fitted to 24
+ * timings of the portable forward with a dense bias, d 32, and seven of the native one with SAM's two terms, d 64, on an H200: 12% and 3% root mean
+ * square. T5's diagonals, with a branch for each bucket, took 400, d 64, forward, 24 and 26 timings: 9% and 4%. */
+static const double matrix_clocks = 160, copy_clocks = 13, cell_row_clocks = 55, cells_clocks = 20, diagonals_clocks = 140, arrival_clocks = 400;
 
-double staging_clocks(const struct candidate *c, const struct program *p, int warps)
+double staging_clocks(const struct candidate *c, const struct spec *spec, const struct program *p, int warps)
 {
-	int cells = 0, diagonals = 0;
+	int cells = 0;
+	double sum = 0;
 	for (int i = 0; i < p->access_count; i++) {
-		cells += p->access[i].place == AT_CELL;
-		diagonals += p->access[i].place == AT_DIAG;
+		const struct access *a = &p->access[i];
+		int dim_q, dim_k;
+		if (a->place == AT_DIAG)
+			sum += ceil((c->tile_m + c->tile_n) / (32.0 * warps)) * diagonals_clocks;
+		if (a->place != AT_CELL)
+			continue;
+		if (access_matrix(&dim_q, &dim_k, &p->pool, a->node, spec->input))
+			sum += matrix_clocks + ceil(c->tile_m * c->tile_n * input_bytes[spec->input[a->input].dtype] / (16.0 * 32 * warps)) * copy_clocks;
+		else
+			cells++;
 	}
-	double sum = diagonals * ceil((c->tile_m + c->tile_n) / (32.0 * warps)) * diagonals_clocks;
 	if (cells > 0)
 		sum += ceil((double)c->tile_m / warps) * (cell_row_clocks + cells * ceil(c->tile_n / 32.0) * cells_clocks) +
 		       (c->stages == 1 ? arrival_clocks : 0);

@@ -144,7 +144,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	 * H200. */
 	c->cost_us[COST_SMEM] = smem_bytes / 128 + (c->stages == 1 ? 500 : 0);
 	score_cost_add(c, program, device, PASS_BACKWARD);
-	c->wait_clocks = staging_clocks(c, program, warps);
+	c->wait_clocks = staging_clocks(c, spec, program, warps);
 	if (program->grads)
 		grad_visit_add(c, spec, program);
 	if (!spec->deterministic)

@@ -84,7 +84,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 		c->visit_clocks += cells * dropout_ops / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
 	score_cost_add(c, program, device, PASS_FORWARD);
-	c->wait_clocks = staging_clocks(c, program, c->warps);
+	c->wait_clocks = staging_clocks(c, spec, program, c->warps);
 }
 
 static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,

@@ -43,7 +43,7 @@ void grad_visit_add(struct candidate *c, const struct spec *spec, const struct p
 	struct grad_plan grad;
 	grad_plan_make(&grad, program, spec);
 	c->input_grads = grad.accesses > 0;
-	c->grad_wait = c->input_grads ? staging_clocks(c, program, c->warps) : 0;
+	c->grad_wait = c->input_grads ? staging_clocks(c, spec, program, c->warps) : 0;
 	for (int i = 0; i < grad.accesses; i++) {
 		const struct grad_slot *slot = &grad.slot[grad.access[i].slot];
 		const enum grad_spread spread = grad.access[i].spread;

@@ -74,7 +74,7 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		c->visit_clocks += dropout_clocks * cells;
 	score_cost_add(c, program, device, PASS_BACKWARD);
-	c->wait_clocks = staging_clocks(c, program, LOADERS);
+	c->wait_clocks = staging_clocks(c, spec, program, LOADERS);
 }
 
 void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,

@@ -211,7 +211,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	if (spec->head_dim_v > 128)
 		c->item_clocks += fmax(64 - c->tile_n, 0) * narrow_item_key;
 
-	c->wait_clocks = staging_clocks(c, program, LOADERS);
+	c->wait_clocks = staging_clocks(c, spec, program, LOADERS);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / c->ctas_wanted / (32 * c->warps) / 8 * 8;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gen/access.h"
 #include "gen/model_sm90.h"
 
 enum {
@@ -158,21 +159,19 @@ struct input_traffic {
 static struct input_traffic input_traffic(const struct candidate *c, const struct spec *spec,
                                           const struct program *program, const struct problem *problem)
 {
-	static const int bytes[INPUT_DTYPE_COUNT] = {
-		[INPUT_F32] = 4, [INPUT_FP16] = 2, [INPUT_BF16] = 2, [INPUT_I32] = 4, [INPUT_U8] = 1};
 	struct input_traffic sum = {0, 0, 0};
 	for (int i = 0; i < program->access_count; i++) {
 		const struct access *a = &program->access[i];
 		const struct input *input = &spec->input[a->input];
 		double elements = 1;
 		if (a->place == AT_DIAG)
-			sum.tile_bytes += (double)(c->tile_m + c->tile_n) * bytes[input->dtype];
+			sum.tile_bytes += (double)(c->tile_m + c->tile_n) * input_bytes[input->dtype];
 		if (a->place != AT_CELL)
 			continue;
-		sum.tile_bytes += (double)c->tile_m * c->tile_n * bytes[input->dtype];
+		sum.tile_bytes += (double)c->tile_m * c->tile_n * input_bytes[input->dtype];
 		for (int d = 0; d < input->dims; d++)
 			elements *= dim_size(&input->dim[d], problem, program);
-		sum.hbm_bytes += elements * c->visited * bytes[input->dtype];
+		sum.hbm_bytes += elements * c->visited * input_bytes[input->dtype];
 		sum.grad_bytes += a->grad >= 0 ? 2 * 4 * elements : 0; /* cleared, then written */
 	}
 	return sum;

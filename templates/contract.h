@@ -10,7 +10,7 @@
 //                                             columns of a tile, of its diagonals and cells
 //   head_load(to, p, b, h, thread, threads)   each fills its struct; thread 0 .. threads - 1 do a part each. Elements may still
 //   rows_load(to, p, b, h, q0, ...)           be under way as cp.async: commit, wait, and a barrier before they are read.
-//   cols_load(to, p, b, h, k0, ...)           Positions past the lengths read the last element
+//   cols_load(to, p, b, h, k0, ...)           Positions past the lengths read the last element, or of cells' keys 0
 //   cells_load(to, p, b, h, q0, k0, ...)
 //   Inputs                                    the four as a tile sees them, its first row and key, and its block bits
 //   RowState row_state(p, in, b, h, q, k_lane)       what predicate and score need of one query row

@@ -16,6 +16,15 @@ DEVICE void cp_async_4(unsigned dst, const void *src)
 {
 	asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(dst), "l"(src) : "memory");
 }
+// UNIT bytes, 4 or 16: `bytes` of them, 0 .. UNIT, are read, and zeros follow.
+template <int UNIT> DEVICE void cp_async_part(unsigned dst, const void *src, int bytes)
+{
+	static_assert(UNIT == 4 || UNIT == 16, "units of rows");
+	if constexpr (UNIT == 16)
+		asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+	else
+		asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+}
 DEVICE void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> DEVICE void cp_async_wait() // this thread's groups but the newest PENDING have landed
 {
@@ -87,12 +96,27 @@ DEVICE float cvt_f32(unsigned short v, Fp16)
 	return f;
 }
 
+// The float with this upper half. As a shift, what is the upper of a loaded pair takes two instructions.
+DEVICE float mov_upper(unsigned short v)
+{
+	float f;
+	asm("mov.b32 %0, {%1, %2};" : "=f"(f) : "h"((unsigned short)0), "h"(v));
+	return f;
+}
+
 // threadIdx.x, read anew at every call: what a loop derives from it is not kept in registers between iterations.
 DEVICE unsigned mov_tid_x()
 {
 	unsigned t;
 	asm volatile("mov.u32 %0, %%tid.x;" : "=r"(t));
 	return t;
+}
+
+// The same value, of which the compiler knows nothing: what a loop derives from it is not kept in registers between iterations.
+DEVICE int anew(int x)
+{
+	asm volatile("" : "+r"(x));
+	return x;
 }
 
 // Tells the compiler that a value is the same in all lanes, so that it and what follows from it may use uniform registers.

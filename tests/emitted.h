@@ -42,6 +42,15 @@ static const char emitted_host[] =
 	"{ const int e = bits >> 10 & 31, m = bits & 1023; const float f = e ? ldexpf((float)(1024 + m), e - 25) : ldexpf((float)m, -24);\n"
 	"  return bits >> 15 ? -f : f; }\n";
 
+static const char emitted_rows[] =
+	"static inline void input_rows(void *to, int pitch, int width, int unit, const void *from, long long stride, int last, int bytes,\n"
+	"	int thread, int threads)\n"
+	"{\n"
+	"	for (int i = thread; i < TILE_M; i += threads)\n"
+	"		for (int at = 0; at < width; at++)\n"
+	"			((char *)to)[i * pitch + at] = at < bytes ? ((const char *)from)[(i < last ? i : last) * stride + at] : 0;\n"
+	"}\n";
+
 static inline void emitted_template(struct text *out, const char *name)
 {
 	size_t len;
@@ -214,6 +223,7 @@ static inline void emitted_source(struct text *out, const struct spec *const *sp
 	text_puts(&unit.out, emitted_host);
 	text_addf(&unit.out, "enum { TILE_M = %d, TILE_N = %d, BLOCK_Q = %d, BLOCK_K = %d, LAYOUT = %d };\n",
 	          shape->tile_m, shape->tile_n, shape->block_q, shape->block_k, (int)shape->layout);
+	text_puts(&unit.out, emitted_rows);
 	text_addf(&unit.out, "static const float SOFTMAX_SCALE = %#.9gf;\n", shape->softmax_scale);
 	emitted_template(&unit.out, "contract.h");
 	for (int i = 0; i < count; i++) {
@@ -262,6 +272,7 @@ static inline void emitted_start(struct emitted_build *build, const struct text 
 			"-Wno-unused-parameter",
 			"-Wno-unknown-pragmas",
 			"-Wno-misleading-indentation",
+			"-Wno-bitwise-instead-of-logical",
 			"-Wno-tautological-compare",
 			"-Wno-tautological-overlap-compare",
 			"-fno-asynchronous-unwind-tables",

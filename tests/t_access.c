@@ -109,6 +109,32 @@ START_TEST(places)
 }
 END_TEST
 
+/* Of which elements are rows of a tile rows in memory, strides willing? */
+START_TEST(matrices)
+{
+	static const struct {
+		const char *element;
+		int dim_q, dim_k; /* -1: not of this one */
+	} table[] = {
+		{"cell[b, h, q, k]", 2, 3},
+		{"cell[0, h / 2, q, k]", 2, 3},
+		{"cell[b, h, q, q - k]", -1, -1},
+		{"cell[b, h, sq - 1 - q, k]", -1, -1},
+		{"cell[b, h, q, k / 2]", -1, -1},
+		{"cell[b, h, k, q]", -1, -1}, /* not inside their dimensions for every shape */
+		{"cell[q, h, q, k]", -1, -1},
+		{"float(flag[h, q + k])", -1, -1},
+	};
+	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+		int dim_q, dim_k;
+		lower_score(table[i].element);
+		const bool is = access_matrix(&dim_q, &dim_k, &program.pool, program.access[0].node, spec.input);
+		must(is == (table[i].dim_q >= 0), "%s", table[i].element);
+		must(!is || (dim_q == table[i].dim_q && dim_k == table[i].dim_k), "%s: %d, %d", table[i].element, dim_q, dim_k);
+	}
+}
+END_TEST
+
 /* Indexes of a random element over all cells of a problem: do they vary as the place says, and stay inside where they are
  * proven to? */
 static void element_holds(const struct tree *t, const struct access *a, const char *text, int sq, int sk)
@@ -438,7 +464,8 @@ START_TEST(staging)
 		{"flag[h, q] < 2", "s + table[h, q % 13]", {0, 512, 0, 0}},
 		{NULL, "s + table[h, q * k % 13]", {64, 0, 0, 0}}, /* 13 floats */
 		{NULL, "s + table[h, q - k]", {0, 0, 0, 384}},     /* 64 + 32 */
-		{NULL, "s + cell[b, h, q, k]", {0, 0, 0, 10240}},  /* 64 rows of 32 + 8 */
+		{NULL, "s + cell[b, h, q, k]", {0, 0, 0, 5120}},   /* 64 rows of 32 + 8, as the input has them: fp16 */
+		{"flag[h, q + k] < 2", NULL, {0, 0, 0, 3072}},     /* 64 rows of 32 + 16, u8 */
 	};
 	for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
 		spec_begin(table[i].mask, table[i].score);
@@ -457,6 +484,7 @@ Suite *suite(void)
 	TCase *t = tcase_create("access");
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, places);
+	tcase_add_test(t, matrices);
 	tcase_add_test(t, places_random);
 	tcase_add_test(t, indexes_that_read);
 	tcase_add_test(t, bounds_slots);

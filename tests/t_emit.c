@@ -365,7 +365,7 @@ START_TEST(scores)
 		{"\"s / 4 * 8 - 1\"", "", "return 0.25f * s - 1.0f;", 1},
 		{"{softcap: {cap: 20}}", "", "return float_tanh(0.00625f * s);", 20},
 		{"alibi", "", "return SOFTMAX_SCALE * s - row.r0 * fabsf(row.r1 - (float)col.offset);", 1},
-		{"bias", "", "return SOFTMAX_SCALE * s + in->cells->bias_0[row.cell + col.offset];", 1},
+		{"bias", "", "return SOFTMAX_SCALE * s + in->cells->bias_0[row.cell_8 + col.offset];", 1},
 		{"\"s + x[q - k]\"", "x: {dtype: f32, shape: [9]}",
 	         "return SOFTMAX_SCALE * s + in->cells->x_0[row.diagonal - col.offset];", 1},
 		{"\"s * x[h, q] + exp(x[h, k])\"", "x: {dtype: f32, shape: [heads, 99]}",

@@ -541,7 +541,7 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 DEVICE bool first_scores_issue(float (&s)[TILE_N / 2], Smem &smem, int group, unsigned item, unsigned visit)
 {
 	mbarrier_wait(smem.query_full[group], item & 1);
-	if constexpr (ITEM_INPUTS)
+	if constexpr (INPUTS)
 		mbarrier_wait(smem.item_inputs_full[item % 2], item / 2 & 1);
 	const bool some = smem.item[item % 2].kind >= ITEM_SPECULATIVE;
 	if (some)
@@ -670,7 +670,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 		}
 		for (int i = 0; i < 2; i++) {
 			mbarrier_init(smem.item_full[i], 1);
-			mbarrier_init(smem.item_inputs_full[i], ITEM_INPUTS ? HELPER_THREADS : 1);
+			mbarrier_init(smem.item_inputs_full[i], INPUTS ? HELPER_THREADS : 1);
 			mbarrier_init(smem.item_done[i], 4 * WARPGROUPS);
 			smem.failed[i] = 0;
 		}

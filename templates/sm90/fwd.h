@@ -31,7 +31,7 @@ constexpr bool TAKE_TURNS = WARPGROUPS > 1 && HEAD_DIM_V <= 128;
 // S of a visit and O of the one before are under way together, where there are registers for both. CTAs that share an SM do without: what one
 // of them waits for hides behind the other.
 constexpr bool TOGETHER = CTAS_SM == 1;
-constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, ITEM_INPUTS = HEAD_INPUTS || ROW_INPUTS, INPUTS = VISIT_INPUTS || ITEM_INPUTS;
+constexpr bool VISIT_INPUTS = COL_INPUTS || CELL_INPUTS, INPUTS = VISIT_INPUTS || HEAD_INPUTS || ROW_INPUTS;
 constexpr int BLOCKS_64 = (TILE_N + 63) / 64; // blocks of 64 keys, each of which has a word of dropout for a thread
 // Threads that prepare items and visits for those who compute: the other warps of warpgroup 0.
 constexpr int HELPER_THREADS = INPUTS ? 96 : 0;
@@ -67,7 +67,7 @@ struct alignas(16) Smem {
 	unsigned long long inputs_full[NOTES];  // of a visit
 	unsigned long long note_full[NOTES];    // for the helpers
 	unsigned long long item_full[2];        // likewise
-	unsigned long long item_inputs_full[2]; // of an item, by its seat
+	unsigned long long item_inputs_full[2]; // of an item, by its seat, which the helpers know
 	unsigned long long query_full[WARPGROUPS], query_empty[WARPGROUPS]; // a warpgroup's rows of Q, and the item
 	unsigned long long item_done[2]; // each warp has left the item of this seat, and the verdict on a speculative one is there
 	Note note[NOTES];

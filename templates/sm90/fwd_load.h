@@ -228,8 +228,7 @@ DEVICE void helpers_prepare(Smem &smem, const Buffers &staged, const fagen_abi &
 				rows_load(staged.rows(seat), &p, item.b, item.h, item.q0, thread, HELPER_THREADS);
 		cp_async_commit();
 		cp_async_wait<0>();
-		if constexpr (ITEM_INPUTS)
-			mbarrier_arrive(smem.item_inputs_full[seat]);
+		mbarrier_arrive(smem.item_inputs_full[seat]); // and the item is read: nobody frees the seat of one, be it empty, before all helpers have
 		if (item.kind == ITEM_END)
 			return;
 		if constexpr (VISIT_INPUTS) {

@@ -129,8 +129,9 @@ WRAP unsigned short encode(float x, Bf16)
 WRAP unsigned short encode(float x, Fp16) { return bits_as<unsigned short>((_Float16)x); }
 
 WRAP unsigned cvta_shared(const void *p, AT) { return HERE, emulate_address(p); }
-WRAP void cp_async_16_zfill(unsigned dst, const void *src, bool inside, AT) { HERE, emulate_copy(dst, src, 16, inside); }
-WRAP void cp_async_4(unsigned dst, const void *src, AT) { HERE, emulate_copy(dst, src, 4, 1); }
+WRAP void cp_async_16_zfill(unsigned dst, const void *src, bool inside, AT) { HERE, emulate_copy(dst, src, 16, inside ? 16 : 0); }
+WRAP void cp_async_4(unsigned dst, const void *src, AT) { HERE, emulate_copy(dst, src, 4, 4); }
+template <int UNIT> WRAP void cp_async_part(unsigned dst, const void *src, int bytes, AT) { HERE, emulate_copy(dst, src, UNIT, (unsigned)bytes); }
 WRAP void cp_async_commit() { emulate_copy_commit(); }
 template <int PENDING> WRAP void cp_async_wait(AT) { HERE, emulate_copy_wait(PENDING); }
 WRAP void st_shared_16(unsigned dst, uint4 v, AT) { HERE, emulate_store(dst, &v, 16); }
@@ -172,6 +173,8 @@ template <class E> WRAP void mma_m16n8k16(float (&d)[4], const unsigned (&a)[4],
 }
 template <class E> WRAP unsigned cvt_rn_x2(float low, float high, E) { return encode(low, E{}) | (unsigned)encode(high, E{}) << 16; }
 WRAP float cvt_f32(unsigned short v, Fp16) { return (float)bits_as<_Float16>(v); }
+WRAP float mov_upper(unsigned short v) { return bits_as<float>((unsigned)v << 16); }
+WRAP int anew(int x) { return x; }
 WRAP unsigned mov_tid_x() { return emulate_now->thread; }
 WRAP unsigned long long mul_wide(unsigned a, unsigned b) { return (unsigned long long)a * b; }
 WRAP unsigned prmt(unsigned a, unsigned b, unsigned selector)

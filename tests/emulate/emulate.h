@@ -41,7 +41,7 @@ void *emulate_static(size_t bytes);                           /* a kernel's one 
 void emulate_store(unsigned to, const void *from, unsigned bytes); /* by the generic proxy, which the async one may not see yet */
 void emulate_load(void *to, unsigned from, unsigned bytes);
 void emulate_fence(void);                                     /* this thread's stores are seen by the async proxy */
-void emulate_copy(unsigned to, const void *from, unsigned bytes, int inside); /* cp.async; zeros if not inside */
+void emulate_copy(unsigned to, const void *from, unsigned bytes, unsigned inside); /* cp.async, zeros behind those inside */
 void emulate_copy_commit(void);
 void emulate_copy_wait(int pending);
 

@@ -34,9 +34,8 @@ struct wait {
 };
 
 struct copy { /* cp.async */
-	unsigned to, bytes, group;
+	unsigned to, bytes, group, inside;
 	const void *from;
-	bool inside;
 };
 
 struct thread {

@@ -74,11 +74,7 @@ static void unfenced_add(struct thread *t, unsigned chunk)
 
 static void thread_store(struct thread *t, unsigned to, const void *from, unsigned bytes)
 {
-	unsigned char *at = address_bytes(t->cta, to, bytes);
-	if (from)
-		memcpy(at, from, bytes);
-	else
-		memset(at, 0, bytes);
+	memcpy(address_bytes(t->cta, to, bytes), from, bytes);
 	unfenced_add(t, to / CHUNK);
 }
 
@@ -104,14 +100,23 @@ void emulate_fence(void)
 	t->unfenced_count = 0;
 }
 
+static void copy_store(struct thread *t, const struct copy *c)
+{
+	unsigned char all[16] = {0};
+	if (c->inside)
+		memcpy(all, c->from, c->inside);
+	thread_store(t, c->to, all, c->bytes);
+}
+
 /* cp.async, at once or as late as may be. */
-void emulate_copy(unsigned to, const void *from, unsigned bytes, int inside)
+void emulate_copy(unsigned to, const void *from, unsigned bytes, unsigned inside)
 {
 	struct thread *t = thread_now();
-	if (to % bytes || (inside && (uintptr_t)from % bytes))
+	const struct copy copy = {to, bytes, t->copy_groups, inside, from};
+	if (to % bytes || inside > bytes || (inside && (uintptr_t)from % bytes))
 		emulate_fail("cp.async of %u bytes from %p to %u", bytes, from, to);
 	if (chance(2)) {
-		thread_store(t, to, inside ? from : NULL, bytes);
+		copy_store(t, &copy);
 		return;
 	}
 	if (t->copies == t->copies_room) {
@@ -120,7 +125,7 @@ void emulate_copy(unsigned to, const void *from, unsigned bytes, int inside)
 		if (!t->copy)
 			abort();
 	}
-	t->copy[t->copies++] = (struct copy){to, bytes, t->copy_groups, from, inside != 0};
+	t->copy[t->copies++] = copy;
 }
 
 void emulate_copy_commit(void) { thread_now()->copy_groups++; }
@@ -132,7 +137,7 @@ void emulate_copy_wait(int pending)
 	for (int i = 0; i < t->copies; i++) {
 		const struct copy *c = &t->copy[i];
 		if (c->group + (unsigned)pending < t->copy_groups)
-			thread_store(t, c->to, c->inside ? c->from : NULL, c->bytes);
+			copy_store(t, c);
 		else
 			t->copy[kept++] = *c;
 	}
