@@ -85,8 +85,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"BOUNDS_ROWS", "int", program->bounds_rows, 0, "slots of bounds_row"},
 		{"BOUNDS_COLS", "int", program->bounds_cols, 0, "slots of bounds_col"},
 		{"LAYOUT", "int", (int64_t)spec->layout, 0, "of the batch: 0 dense, 1 padded, 2 packed"},
-		{"DETERMINISTIC", "int", plan->pass == PASS_BACKWARD && spec->deterministic, 0,
-	         "1: dQ has a kernel of its own, not float32 sums"},
+		{"SUMS", "int", tile->sums, 0, "how dQ comes about: SUMS_NONE and the others"},
 	};
 	text_puts(out,
 	          "#define DEVICE static __device__ __forceinline__\n"

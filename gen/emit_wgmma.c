@@ -85,7 +85,7 @@ static int products_backward(struct product *product, const struct spec *spec, c
 {
 	int count = 0;
 	product[count++] = (struct product){FORM_SS, tile->tile_m};
-	if (spec->deterministic && tile->tile_n != tile->tile_m)
+	if (tile->sums == DQUERY_APART && tile->tile_n != tile->tile_m)
 		product[count++] = (struct product){FORM_SS, tile->tile_n};
 	product[count++] = (struct product){FORM_MS, spec->head_dim_qk > 64 ? tile->tile_m : tile->tile_m / 2};
 	product[count++] = (struct product){FORM_RS, spec->head_dim_v};

@@ -502,6 +502,9 @@ struct candidate {
 	int positions;            /* of each of them: tile_m over the power of two that has room for them */
 	int walk_warps;           /* those of them that walk the tiles */
 	bool speculate;           /* softmax of long rows against references that never rise, checked at the end */
+	enum dquery_sums {        /* backward: how dQ comes about, as templates/contract.h has it */
+		DQUERY_APART, DQUERY_CLEARED, DQUERY_CLAIMED, DQUERY_ORDERED
+	} sums;
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
 	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for */
 	bool out_staged;          /* there is shared memory for O on its way out: for a few rows of each warp */

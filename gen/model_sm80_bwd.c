@@ -103,7 +103,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const struct share s = share_s(m, n, warps, dropout);
 	const struct share dv = share_make(warps, n / 16, steps_v, 0), dk = share_make(warps, n / 16, steps_qk, 0);
 	const struct share dq = share_make(warps, m / 16, steps_qk, 0);
-	const double sums = !spec->deterministic; /* 0: dQ is the other kernel's */
+	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
+	const double sums = c->sums != DQUERY_APART; /* 0: dQ is the other kernel's */
 
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K or dK", n * row_qk);

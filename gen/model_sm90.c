@@ -61,7 +61,7 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	const int m = c->tile_m;
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
 	/* Of dQ whole panels are computed; deterministic, another kernel does that. */
-	const double sums = !spec->deterministic;
+	const double sums = c->sums != DQUERY_APART;
 	const double cells = (double)m * c->tile_n, dquery = sums * PANEL * panels(spec->head_dim_qk);
 	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);
 	const double statistics = 8.0 * m * 4 * 2; /* a quad's lanes read them, 8 quads the same words */
@@ -74,7 +74,9 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		c->visit_clocks += dropout_clocks * cells;
 	score_cost_add(c, program, device, PASS_BACKWARD);
-	c->wait_clocks = staging_clocks(c, spec, program, LOADERS);
+	/* One or two of them add dQ to its sums. */
+	const bool summing = c->sums == DQUERY_CLAIMED || c->sums == DQUERY_ORDERED;
+	c->wait_clocks = staging_clocks(c, spec, program, summing ? LOADERS - 1 : LOADERS);
 }
 
 void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,
@@ -85,7 +87,7 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 	recipe_bounds_add(recipe, program, c);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", grid, c->tile_n, threads, c->smem_bytes);
-	if (!spec->deterministic)
+	if (c->sums != DQUERY_APART)
 		recipe_kernel_add(recipe, "fagen_dquery", GRID_QUERY_TILES, c->tile_m, threads, 2 * c->tile_m * columns);
 	if (program->grads) { /* the sink's */
 		struct grad_plan grad;
@@ -96,8 +98,10 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 		recipe_piece_add(recipe, "grad_partial", SIZE_TILES_Q, c->tile_m, grad.table_floats);
 	}
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
-	if (!spec->deterministic)
+	if (c->sums != DQUERY_APART)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	if (c->sums == DQUERY_CLAIMED || c->sums == DQUERY_ORDERED)
+		recipe_piece_add(recipe, "turns", SIZE_TILES_Q, c->tile_m, 2);
 	recipe_queue_add(recipe, c);
 	recipe_map_add(recipe, "query", c->tile_m);
 	recipe_map_add(recipe, "key", load_keys);

@@ -5,10 +5,10 @@
 
 enum { WARPS = 12, TILE_KEYS = 128, MERGE_KEYS = 16, BUFFERS = 2, WARPGROUPS = 2, HEAD_DIM_MOST = 128, GROUP_ROWS = 64, QUERY_ROWS = GROUP_ROWS * WARPGROUPS };
 
-/* The norm that joins the terms, and what an item costs beside its visits, clocks of an SM. Sixteen timings on an H200, d 64 and 128, causal
- * and full, sequences of 512 to 16k: predicted over measured 0.95 to 1.08, mean 1.03. Thirty of the tiles, when a CTA had one item: the one
- * chosen at most 1.4% slower than the best. */
-static const double overlap = 2.1, item_clocks = 4000;
+/* The norm that joins the terms, and clocks of an SM that a visit and an item cost beside them. Thirty timings on an H200, single launches, d 64, 96 and 128,
+ * causal, full and a window, sequences of 512 to 16k, tiles of 64, 80 and 128 rows: predicted over measured 1.05 in the mean, half of them within 4% of that;
+ * where tiles of 64 and of 80 rows were timed the one chosen is at most 1.6% slower than the other. */
+static const double overlap = 6, visit_clocks = 700, item_clocks = 4000;
 
 /* Accumulators of S, dP, dK and dV in a thread; with them P packed and values of its m / 4 rows. And how many of these ptxas 13.0 compiles
  * without spills, of 190 kernels tried: scores, entries with lengths of their own and long masks have more values beside. */
@@ -37,6 +37,18 @@ static bool keys_alike(const struct program *program)
 	return true;
 }
 
+/* Key tiles add to dQ in their order where it is known who comes before: those that see a query tile are neighbours, as the bounds of one run are
+ * affine with coefficients -1, 0, 1, and nothing else decides. Not where query heads share keys: items of few key tiles are long then, and the longest come
+ * last (causal, b 1, h 32/8, 8k: 0.70 of the speed of sums in any order; apart 0.86). Nor for parts that begin elsewhere in each tile, which would wait for
+ * the ends of others. */
+static enum dquery_sums sums_of(const struct tile_request *t, const struct spec *spec, const struct program *program)
+{
+	if (!spec->deterministic)
+		return DQUERY_CLAIMED;
+	const bool known = program->run_count == 1 && !program->scan;
+	return known && spec->kv_group <= 1 && (t->splits <= 1 || keys_alike(program)) ? DQUERY_ORDERED : DQUERY_APART;
+}
+
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
                       const struct program *program)
 {
@@ -63,7 +75,7 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "m %d; want a multiple of 16 from 16 to 128", t->m);
 		return false;
 	}
-	if (spec->deterministic && t->m != GROUP_ROWS && t->m != QUERY_ROWS) {
+	if (sums_of(t, spec, program) == DQUERY_APART && t->m != GROUP_ROWS && t->m != QUERY_ROWS) {
 		snprintf(reason, REASON_MAX, "m %d; deterministic: true wants %d or %d", t->m, GROUP_ROWS, QUERY_ROWS);
 		return false;
 	}
@@ -108,14 +120,17 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
+	c->visit_clocks = visit_clocks;
 	c->item_clocks = item_clocks;
-	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
+	const struct tile_request request = candidate_request(c);
+	c->sums = sums_of(&request, spec, program);
+	c->queue = c->sums == DQUERY_ORDERED || program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);
 	smem_term_add(c, "V", n * row_v);
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
-	if (!spec->deterministic) {
+	if (c->sums != DQUERY_APART) {
 		smem_term_add(c, "dS", 2 * 2 * m * n);
 		smem_term_add(c, "dQ", WARPGROUPS * PANEL * (panels_qk == 2 ? m : m / 2) * 4);
 	}
@@ -125,7 +140,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const bool parts = c->splits > 1;
 	const int notes = 2 * c->stages, words = (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts;
 	const int note = note_bytes(program, c, words) + head_key_bytes(spec), taken = parts ? 52 : 28;
-	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2);
+	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2 + 2 * 2) + 16; /* and whose dQ is summed */
 	smem_term_add(c, "barriers, walk", (barriers + notes * note + taken + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, notes, 2, c->stages);
 
@@ -133,7 +148,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
 
 	/* What a visited tile reads and writes of shared memory. Deterministic, no dS passes through it. */
-	const double sums = !spec->deterministic;
+	const double sums = c->sums != DQUERY_APART;
 	const double cells = (double)m * n;
 	/* Operands: K and V once, Q and dO for each warpgroup, as rows and as columns; dS written and read; what arrives. */
 	const double operands = 2.0 * (n * (columns_qk + columns_v) + 2 * m * (columns_qk + columns_v) +
@@ -141,7 +156,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const double dscore = sums * (2.0 * cells * (panels_qk == 2 ? 3 : 2) + 2.0 * n * PANEL * 2);
 	const double arriving = (double)m * (row_qk + row_v);
 	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
-	if (spec->deterministic)
+	if (c->sums == DQUERY_APART)
 		native_query_cost(c, spec);
 }
 
@@ -149,7 +164,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
                        const struct candidate *c, const struct target *target)
 {
 	native_backward_recipe(recipe, spec, program, c, GRID_PERSISTENT_KEYS, c->tile_n);
-	if (spec->deterministic)
+	if (c->sums == DQUERY_APART)
 		native_query_add(recipe, c, spec, program, target);
 	if (c->splits == 1)
 		return;

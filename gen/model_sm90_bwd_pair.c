@@ -68,15 +68,16 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 
 	c->walk_warps = 1;
 	c->overlap = overlap;
+	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
 	c->item_clocks = item_clocks;
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", KEYS * row_qk);
 	smem_term_add(c, "V", KEYS * row_v);
-	if (!spec->deterministic)
+	if (c->sums != DQUERY_APART)
 		smem_term_add(c, "K of the pair", KEYS * 2 * PANEL * ((panels_qk + 1) / 2));
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
-	smem_term_add(c, "dS", 2 * m * (spec->deterministic ? KEYS : n));
+	smem_term_add(c, "dS", 2 * m * (c->sums == DQUERY_APART ? KEYS : n));
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * m * 4);
@@ -90,7 +91,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
 
 	/* What a visited tile reads and writes of shared memory. */
-	const double sums = !spec->deterministic;
+	const double sums = c->sums != DQUERY_APART;
 	const double cells = (double)m * n, dquery = sums * PANEL * panels_qk;
 	/* Operands: K and V once, Q and dO in each CTA as rows and as columns, half of K's columns in each CTA; dS written, sent, and read by dK
 	 * and in both CTAs by dQ; what arrives in both. Deterministic, dS stays and nobody reads K's columns. */
@@ -99,7 +100,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	const double dscore = 2.0 * cells * (1 + sums * 2 + 1 + sums * 2);
 	const double arriving = 2.0 * m * (row_qk + row_v);
 	native_backward_cost(c, spec, program, device, operands + dscore + arriving);
-	if (spec->deterministic)
+	if (c->sums == DQUERY_APART)
 		native_query_cost(c, spec);
 }
 
@@ -107,7 +108,7 @@ static void pair_recipe(struct recipe *recipe, const struct spec *spec, const st
                         const struct target *target)
 {
 	native_backward_recipe(recipe, spec, program, c, GRID_KEY_TILES_2, KEYS);
-	if (spec->deterministic)
+	if (c->sums == DQUERY_APART)
 		native_query_add(recipe, c, spec, program, target);
 }
 

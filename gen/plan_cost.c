@@ -109,12 +109,12 @@ int candidate_occupancy(struct candidate *c, const struct target *target)
 	return least;
 }
 
-static const struct recipe_kernel *main_kernel(const struct recipe *recipe, const char *entry)
+static const struct recipe_kernel *kernel_find(const struct recipe *recipe, const char *entry)
 {
 	for (int i = 0; i < recipe->kernel_count; i++)
 		if (strcmp(recipe->kernel[i].entry, entry) == 0)
 			return &recipe->kernel[i];
-	return &recipe->kernel[0];
+	return NULL;
 }
 
 static struct recipe_shape shape_of(const struct problem *p, const struct device *device)
@@ -190,7 +190,7 @@ static int64_t ctas_count(const struct recipe *recipe, const struct recipe_kerne
 /* What fagen_input_grad takes beside its products, a CTA for each query tile, as many on an SM as there is shared memory and registers for. */
 static double grads_us(const struct candidate *c, const struct plan *plan, const struct recipe *recipe, const struct recipe_shape *shape, double tiles)
 {
-	const struct recipe_kernel *kernel = main_kernel(recipe, "fagen_input_grad");
+	const struct recipe_kernel *kernel = kernel_find(recipe, "fagen_input_grad");
 	const double ctas = (double)recipe_grid_size(kernel, shape), sms = fmin(ctas, plan->device->sms);
 	struct candidate own = *c;
 	own.smem_bytes = kernel->smem_bytes;
@@ -202,7 +202,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
                     const struct program *program, const struct visits *visits, const struct plan *plan,
                     const struct recipe *recipe)
 {
-	const struct recipe_kernel *main = main_kernel(recipe, model->main);
+	const struct recipe_kernel *main = kernel_find(recipe, model->main);
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem, device);
@@ -223,8 +223,8 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double tiles = visits->tiles * heads_q / c->heads;
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
 	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
-	const bool again =
-		plan->pass == PASS_BACKWARD && spec->deterministic; /* another kernel makes S and dP once more */
+	const struct recipe_kernel *const query = kernel_find(recipe, "fagen_backward_query"); /* makes S and dP once more */
+	const bool again = query;
 	c->mma_flop = tiles * tile_cells * (flop_cell + (again ? 2.0 * (spec->head_dim_qk + spec->head_dim_v) : 0));
 	c->exps = tiles * tile_cells * (again ? 2 : 1);
 
@@ -248,12 +248,12 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 			again_bytes = (c->splits - 1) * outer_bytes / 2;
 			continue;
 		}
-		/* Sums as wide as a query row are cleared, added to, left in memory by the main kernel and read by
+		/* Sums as wide as a query row are cleared if need be, added to, left in memory by the main kernel and read by
 		 * another; it reads them too, to add to them, where L2 has not kept them. Statistics are written by another kernel
 		 * and streamed by the main one. */
 		const bool sums = piece->size == SIZE_ROWS_QK && piece->unit >= spec->head_dim_qk;
 		accum_row += sums ? 4.0 * piece->unit : 0;
-		side_bytes += bytes * (sums ? 3 : 1 + piece->zeroed);
+		side_bytes += bytes * (sums ? 2 + (c->sums == DQUERY_CLEARED) : 1 + piece->zeroed);
 		added_bytes += sums && bytes > l2_usable * device->l2_mib * 1048576 ? bytes : 0;
 	}
 	if (plan->pass == PASS_BACKWARD) /* D = rowsum(dO * O) reads both, and dQ is written at the end */
@@ -264,7 +264,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v);
 	if (again) /* Q, K, V and dO; K and V of a tile are streamed for as many rows as a CTA of that kernel owns */
 		side_bytes += both * (heads_q * (double)problem->seqlen_q + heads_kv * (double)problem->seqlen_k);
-	const double query_share = again ? (double)c->tile_m / main_kernel(recipe, "fagen_backward_query")->tile : 0;
+	const double query_share = again ? (double)c->tile_m / query->tile : 0;
 	c->l2_bytes = query_share * tiles * c->tile_n * both + outer_bytes +
 	              tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes + again_bytes;
 
@@ -305,7 +305,9 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
 	const double group_visits = outer_heads < heads_q ? group : 1; /* of a tile's visits, backward */
 	const double cta_tiles = ceil_div(ceil(visits->most) * group_visits, c->splits) * share;
-	const double last_tiles = ceil_div(ceil(visits->last) * group_visits, c->splits) * share;
+	/* Ordered sums want those with few rows to see first. */
+	const double last = c->sums == DQUERY_ORDERED ? visits->most : visits->last;
+	const double last_tiles = ceil_div(ceil(last) * group_visits, c->splits) * share;
 	if (tiles > 0) {
 		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;

@@ -9,7 +9,7 @@
 #include "gen/diag.h"
 #include "gen/text.h"
 
-enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 8, RECIPE_MAPS_MAX = 4, RECIPE_PARTS_MAX = 64, RECIPE_HEADS_MAX = 16, RECIPE_NAME_MAX = 32 };
+enum { RECIPE_KERNELS_MAX = 12, RECIPE_PIECES_MAX = 10, RECIPE_MAPS_MAX = 4, RECIPE_PARTS_MAX = 64, RECIPE_HEADS_MAX = 16, RECIPE_NAME_MAX = 32 };
 
 /* Packed, batch * ceil(seqlen / tile) in the rules below is total / tile + batch, room for the tiles of all entries, each begun
  * anew, and 0 when the total is 0; but not where it says "not packed". */

@@ -41,6 +41,7 @@ static size_t piece_field(const char *name)
 	} field[] = {
 		{"delta", offsetof(struct fagen_abi, delta)},
 		{"dquery_accum", offsetof(struct fagen_abi, dquery_accum)},
+		{"turns", offsetof(struct fagen_abi, turns)},
 		{"scores", offsetof(struct fagen_abi, scores)},
 		{"dscores", offsetof(struct fagen_abi, dscores)},
 		{"bounds_rows", offsetof(struct fagen_abi, bounds_rows)},

@@ -46,6 +46,10 @@
 
 enum TileClass { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 
+// How dQ comes about, the constant SUMS. NONE: in a kernel of its own. Else as float32 sums over key tiles in the workspace. CLEARED: everybody adds to what
+// fagen_delta has cleared. CLAIMED: who comes first stores, and everybody else adds. ORDERED: one key tile after the other, so that bits are always the same.
+enum { SUMS_NONE, SUMS_CLEARED, SUMS_CLAIMED, SUMS_ORDERED };
+
 // Positions [begin, end) that a tile can see; in [full_begin, full_end) no cell needs a test.
 struct Range { int begin, end, full_begin, full_end; };
 

@@ -1,9 +1,11 @@
 // Before every backward skeleton: how they reach tensors, what they keep of query rows in the workspace, and the kernel that writes it. The sums of dQ,
-// which it clears, have a layout that only the skeleton knows.
+// which it clears or says nothing is in, have a layout that only the skeleton knows.
 
 struct Statistics {
 	float lse2[TILE_M], delta[TILE_M];
 }; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
+
+constexpr bool QUERY_APART = SUMS == SUMS_NONE, TURNS = SUMS == SUMS_CLAIMED || SUMS == SUMS_ORDERED;
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
@@ -16,6 +18,11 @@ DEVICE Statistics *tile_statistics(const fagen_abi &p, int index)
 {
 	return reinterpret_cast<Statistics *>(p.delta) + index;
 }
+// Who adds next to the sums: a word for each of two parts of them.
+constexpr int TURN_PARTS = 2;
+DEVICE unsigned *tile_turns(const fagen_abi &p, int index) { return reinterpret_cast<unsigned *>(p.turns) + TURN_PARTS * index; }
+// FRESH: nothing has been stored. CLAIMED: somebody is about to. ORDERED, the rest: the key tile whose turn it is.
+constexpr unsigned TURN_FRESH = 1u << 31, TURN_CLAIMED = 1u << 30;
 constexpr int SUM_TILE = TILE_M * ((HEAD_DIM_QK + 15) / 16 * 16);
 DEVICE float *tile_sums(const fagen_abi &p, int index)
 {
@@ -33,7 +40,23 @@ DEVICE const float *row_address(const fagen_abi_tensor &t, int b, int h, int fir
 	       q * t.stride_seq;
 }
 
-// TILE_M rows of one query head: their statistics, and zeros into their sums. Eight lanes a row.
+// The last of the key tiles whose items visit a query tile, where the mask is one run: they are neighbours, for its bounds are affine. All lanes of a
+// warp call it.
+DEVICE int key_tile_last(const fagen_abi &p, int b, int tile)
+{
+	const int sq = sequence_q(&p, b), sk = sequence_k(&p, b);
+#pragma unroll 1
+	for (int last = ceil_div(sk, TILE_N) - 1; last >= 0; last -= 32) {
+		const int k0 = (last - (int)(mov_tid_x() % 32)) * TILE_N;
+		const Stream stream = stream_queries(k0, k0 + TILE_N, sq, sk, TILE_M);
+		const unsigned seen = __ballot_sync(~0u, k0 >= 0 && stream_class(&stream, tile) != TILE_EMPTY);
+		if (seen != 0)
+			return last - (31 - __clz(seen & -seen));
+	}
+	return 0;
+}
+
+// TILE_M rows of one query head: their statistics, and what their sums begin with. Eight lanes a row.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_constant__ fagen_abi p)
 {
 	const Owned own = rows_owned<TILE_M>(p);
@@ -43,15 +66,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 	const int index = tile_index(p, b, h, tile), sq = sequence_q(&p, b), first = first_q(&p, b);
 	const unsigned short *out = head_address(p.out, b, h, first), *dout = head_address(p.dout, b, h, first);
 
-	float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
-	for (int i = threadIdx.x; !DETERMINISTIC && i < SUM_TILE / 4; i += THREADS)
-		sums[i] = make_float4(0, 0, 0, 0);
+	if constexpr (SUMS == SUMS_CLEARED) {
+		float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
+		for (int i = threadIdx.x; i < SUM_TILE / 4; i += THREADS)
+			sums[i] = make_float4(0, 0, 0, 0);
+	} else if (TURNS && threadIdx.x < 32) {
+		const int first = SUMS == SUMS_ORDERED ? key_tile_last(p, b, tile) : 0;
+		if (threadIdx.x < TURN_PARTS)
+			tile_turns(p, index)[threadIdx.x] = TURN_FRESH | first;
+	}
 
 	for (int row = threadIdx.x / 8; row < TILE_M; row += THREADS / 8) {
 		const int q = tile * TILE_M + row;
 		float sum = 0;
 		if (q < sq)
-#pragma unroll DETERMINISTIC ? 2 : 4 // without the sums to clear ptxas has few registers in mind, and would spill
+#pragma unroll SUMS != SUMS_CLEARED ? 2 : 4 // without the sums to clear ptxas has few registers in mind, and would spill
 			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
 				const unsigned short *o = out + q * p.out.stride_seq + d,
 						     *g = dout + q * p.dout.stride_seq + d;

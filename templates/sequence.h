@@ -74,8 +74,17 @@ DEVICE DropoutKey dropout_key(const fagen_abi &p, int b, int h)
 template <bool> struct HeadKey {
 	DropoutKey dropout;
 	__device__ __forceinline__ void dropout_make(const fagen_abi &p, int b, int h) { dropout = dropout_key(p, b, h); }
+	// That of `before`, whose head is the same, or made anew.
+	__device__ __forceinline__ void dropout_follow(const HeadKey &before, bool same, const fagen_abi &p, int b, int h)
+	{
+		if (same)
+			*this = before;
+		else
+			dropout_make(p, b, h);
+	}
 };
 template <> struct HeadKey<false> {
 	static constexpr DropoutKey dropout = {};
 	__device__ __forceinline__ void dropout_make(const fagen_abi &, int, int) {}
+	__device__ __forceinline__ void dropout_follow(const HeadKey &, bool, const fagen_abi &, int, int) {}
 };

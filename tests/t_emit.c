@@ -241,7 +241,7 @@ START_TEST(prologue)
 		"int BOUNDS_ROWS = 1;",
 		"int BOUNDS_COLS = 1;",
 		"int LAYOUT = 1;",
-		"int DETERMINISTIC = 0;", /* forward, whatever the spec says */
+		"int SUMS = 0;", /* forward, whatever the spec says */
 		"using Element = Fp16;",
 	};
 	struct spec s;

@@ -96,6 +96,7 @@ static struct text wrappers(int row, enum pass pass, int qk)
 	const struct spec s = parse(yaml);
 	plan = (struct plan){.pass = pass, .chosen = 1};
 	plan.candidate[1].tile_m = plan.candidate[1].tile_n = 128;
+	plan.candidate[1].sums = DQUERY_CLAIMED;
 	*(pass == PASS_FORWARD ? &plan.candidate[1].tile_n : &plan.candidate[1].tile_m) = shapes[row].n;
 	wgmma_print(&out, &s, &plan);
 	return out;
@@ -231,7 +232,8 @@ static const struct {
 	{"{head_dim: {qk: 128, v: 64}, tile: {backward: {m: 64, n: 128, warps: 12}}, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 2},
 	{"{head_dim: {qk: 192, v: 128}, mask: causal, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
 	{"{head_dim: 128, mask: causal, " BOTH, "H200", PASS_FORWARD, 2, false, 0, 0, 0},
-	{"{head_dim: 128, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 1, 4, 1},
+	{"{head_dim: 128, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 1, 4, 1},
+	{"{head_dim: 128, mask: document, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 1, 4, 1},
 	{"{head_dim: 256, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 1},
 	{"{head_dim: {qk: 192, v: 128}, mask: causal, deterministic: true, " BOTH, "H200", PASS_BACKWARD, 16, true, 0, 4, 2},
 	{"{head_dim: 128, mask: causal, " BOTH, "A100", PASS_FORWARD, 16, false, 0, 0, 0},
@@ -252,9 +254,9 @@ START_TEST(only_native_sources_have_it)
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ms("), sources[_i].maps == 4 && !pair);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_mm("), pair);
 	ck_assert_int_eq(count_of(text, "__cluster_dims__(2, 1, 1)"), pair);
-	/* Deterministic, another kernel owns query rows: to head dim 128 its S has, with tiles of 64, another shape. */
+	/* Deterministic without sums in order, another kernel owns query rows: to head dim 128 its S has, with tiles of 64, another shape. */
 	const bool query = count_of(text, "#line 1 \"templates/sm90/bwd_query.cu\"") == 1;
-	ck_assert_int_eq(query, sources[_i].native && strstr(sources[_i].yaml, "deterministic"));
+	ck_assert_int_eq(query, sources[_i].native && strstr(sources[_i].yaml, "deterministic") && plan.candidate[plan.chosen].sums == DQUERY_APART);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_ss("), sources[_i].native + (query && !pair && plan.candidate[plan.chosen].tile_m != 128));
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_sm(") > 0, pair && !query);
 	ck_assert_int_eq(count_of(text, "DEVICE void wgmma_rs("), sources[_i].rs);

@@ -427,6 +427,19 @@ static void stream_holds(const struct trial *t, bool keys, int from)
 	}
 }
 
+/* Of one run the key tiles whose walks pass a query tile are neighbours: ordered sums of dQ wait for the next one (templates/sm90/bwd.cu). */
+static void neighbours_hold(const struct trial *t, int q0)
+{
+	const int m = t->shape->tile_m, n = t->shape->tile_n;
+	int last = -1;
+	for (int k0 = 0; k0 < t->sk; k0 += n) {
+		if (t->e->class_by_runs(0, k0, k0 + n, t->sq, t->sk, q0 / m) == TILE_EMPTY)
+			continue;
+		MUST(last < 0 || last == k0 / n - 1, "query tile at %d is passed by key tiles %d and %d, and by none between", q0, last, k0 / n);
+		last = k0 / n;
+	}
+}
+
 static void tile_holds(const struct trial *t, struct emitted_tile *tile)
 {
 	const int m = t->shape->tile_m, n = t->shape->tile_n, q0 = tile->q0, k0 = tile->k0;
@@ -493,6 +506,8 @@ static void program_holds(const struct sample *m, const struct emitted *e, const
 	}
 	for (int q0 = 0; q0 < t->sq; q0 += tile_m) {
 		stream_holds(t, true, q0);
+		if (m->program.run_count == 1)
+			neighbours_hold(t, q0);
 		for (int k0 = 0; k0 < t->sk; k0 += tile_n) {
 			tile.q0 = q0, tile.k0 = k0;
 			tile_holds(t, &tile);

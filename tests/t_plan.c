@@ -236,6 +236,7 @@ static bool fake_legal(char reason[REASON_MAX], const struct tile_request *tile,
 	snprintf(reason, REASON_MAX, "m is %d; it must be a multiple of 64", tile->m);
 	return false;
 }
+static enum dquery_sums fake_sums;
 static void fake_shape(struct candidate *c, const struct spec *spec, const struct program *program,
                        const struct target *target, const struct device *device)
 {
@@ -245,6 +246,7 @@ static void fake_shape(struct candidate *c, const struct spec *spec, const struc
 	c->smem_term_count = 1;
 	c->regs = c->warps == 16 ? 162 : c->tile_n == 32 ? 300 : 100;
 	c->cost_us[COST_MMA] = (double)c->tile_m * c->tile_n;
+	c->sums = fake_sums;
 }
 static void fake_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                         const struct candidate *c, const struct target *target)
@@ -283,7 +285,7 @@ static void fake_backward(struct recipe *recipe, const struct spec *spec, const 
 }
 
 /* Backward, everything in L2: K, V, dK and dV once; Q, dO, LSE and D once in the main kernel; dO and O once more and D
- * written before it; the float32 sums of dQ cleared, left in memory and read, and dQ written. */
+ * written before it; the float32 sums of dQ cleared, if they are, left in memory and read, and dQ written. */
 START_TEST(backward_traffic)
 {
 	static struct program program;
@@ -295,13 +297,17 @@ START_TEST(backward_traffic)
 	const struct problem problem = {2, 4, 2, 640, 1280, 16};
 	struct diag diag = {0};
 	lower(&program, &spec);
-	ck_assert_int_eq(plan_with(&plan, &row, &spec, &program, target_find("sm_90a"), device_find("H200"), &problem,
-	                           PASS_BACKWARD, &diag),
-	                 0);
 	const double rows = 2 * 4 * 640, keys = 2 * 2 * 1280, line = 2 * 64;
-	ck_assert_double_eq_tol(
-		best(&plan)->hbm_bytes,
-		keys * 4 * line + rows * (2 * line + 8) + rows * (2 * line + 4) + rows * 3 * 4 * 64 + rows * line, 0.5);
+	for (fake_sums = DQUERY_CLEARED; fake_sums <= DQUERY_ORDERED; fake_sums++) {
+		ck_assert_int_eq(plan_with(&plan, &row, &spec, &program, target_find("sm_90a"), device_find("H200"), &problem,
+		                           PASS_BACKWARD, &diag),
+		                 0);
+		const int times = fake_sums == DQUERY_CLEARED ? 3 : 2;
+		ck_assert_double_eq_tol(
+			best(&plan)->hbm_bytes,
+			keys * 4 * line + rows * (2 * line + 8) + rows * (2 * line + 4) + rows * times * 4 * 64 + rows * line, 0.5);
+	}
+	fake_sums = DQUERY_APART;
 	ck_assert_int_eq(best(&plan)->ctas, 2 * 2 * 1280 / best(&plan)->tile_n);
 	const double tiles = 2.0 * 4 * (640.0 / best(&plan)->tile_m) * (1280.0 / best(&plan)->tile_n);
 	ck_assert_double_ge(best(&plan)->l2_bytes, tiles * best(&plan)->tile_m * (2 * line + 8 + 4 * 64));
@@ -420,8 +426,8 @@ static const struct recipe_kernel *kernel_find(const struct recipe *recipe, cons
 	return NULL;
 }
 
-/* Wherever there is a plan there is a deterministic one: without float32 sums of dQ, with a kernel that owns query rows,
- * which computes S and dP again: two products more than five. Forward does not know of it. */
+/* Wherever there is a plan there is a deterministic one: native to head dim 128, with sums of dQ in the order of key tiles; else without float32 sums, with a
+ * kernel that owns query rows, which computes S and dP again: two products more than five. Forward does not know of it. */
 START_TEST(deterministic)
 {
 	const struct problem problem = {4, 16, 16, 4096, 4096, 16};
@@ -441,9 +447,17 @@ START_TEST(deterministic)
 				ck_assert(!native || strcmp(gpus[g], "H200") == 0);
 				ck_assert(native || dim <= 128 || strcmp(gpus[g], "H200") != 0);
 				const struct recipe_kernel *query = kernel_find(&plan.recipe, "fagen_backward_query");
-				ck_assert_ptr_nonnull(query);
-				ck_assert_ptr_null(kernel_find(&plan.recipe, "fagen_dquery"));
+				ck_assert_int_eq(query == NULL, native && dim <= 128);
+				ck_assert_int_eq(kernel_find(&plan.recipe, "fagen_dquery") == NULL, query != NULL);
 				ck_assert_ptr_null(kernel_find(&other.recipe, "fagen_backward_query"));
+				must_make(&plan, &spec, gpus[g], &problem, PASS_FORWARD);
+				must_make(&other, &plain, gpus[g], &problem, PASS_FORWARD);
+				ck_assert(best(&plan)->time_us == best(&other)->time_us);
+				if (!query)
+					continue;
+				must_make(&plan, &spec, gpus[g], &problem, PASS_BACKWARD);
+				must_make_with(&other, !native ? &model_sm80_bwd : &model_sm90_bwd_pair, &plain, gpus[g], &problem);
+				query = kernel_find(&plan.recipe, "fagen_backward_query");
 				ck_assert(query->grid == GRID_QUERY_TILES && query->tile == (native ? 128 : best(&plan)->tile_m));
 				ck_assert_int_eq(query->tile % best(&plan)->tile_m, 0);
 				ck_assert_int_le(query->smem_bytes, plan.target->smem_block);
@@ -455,9 +469,6 @@ START_TEST(deterministic)
 				ck_assert_double_eq_tol(best(&plan)->exps / best(&other)->exps, 2, 2 * padding);
 				ck_assert_double_gt(best(&plan)->time_us, best(&other)->time_us);
 				ck_assert_msg(best(&plan)->time_us < 2 * best(&other)->time_us, "%s d %d: %g and %g us", gpus[g], dim, best(&plan)->time_us, best(&other)->time_us);
-				must_make(&plan, &spec, gpus[g], &problem, PASS_FORWARD);
-				must_make(&other, &plain, gpus[g], &problem, PASS_FORWARD);
-				ck_assert(best(&plan)->time_us == best(&other)->time_us);
 			}
 }
 END_TEST

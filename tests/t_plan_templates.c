@@ -6,7 +6,7 @@
 
 #include "tests/plan_help.h"
 
-static const struct problem usual = {4, 16, 16, 4096, 4096, 16};
+static const struct problem usual = {4, 16, 16, 4096, 4096, 16}, shared = {4, 16, 8, 4096, 4096, 16};
 
 static const struct other_template *other_find(const struct plan *p, const char *templ)
 {
@@ -124,6 +124,50 @@ static const struct recipe_kernel *kernel_find(const struct recipe *recipe, cons
 	return NULL;
 }
 
+/* dQ as sums in the order of the key tiles, where closed forms say who comes before, and items are not long; with any tile, and memory for whose turn
+ * it is. Else a kernel of its own has it. */
+START_TEST(native_ordered)
+{
+	static const struct {
+		const char *yaml;
+		bool ordered;
+	} rows[] = {
+		{"head_dim: 64", true},
+		{"head_dim: 128, mask: causal", true},
+		{"head_dim: 96, mask: {window: {left: 100, right: 7}}, layout: packed, kv_group: any", true},
+		{"head_dim: 128, score: bias", true},
+		{"head_dim: 64, tile: {backward: {m: 32, n: 128, warps: 12}}", true},
+		{"head_dim: 64, tile: {backward: {m: 64, n: 128, warps: 12, splits: 3}}", true},
+		{"head_dim: 64, mask: causal, tile: {backward: {m: 64, n: 128, warps: 12, splits: 3}}", false},
+		{"head_dim: 128, mask: causal, kv_group: 2", false},
+		{"head_dim: 128, mask: document", false},
+		{"head_dim: 64, mask: {prefix: {n: 300}}", false},
+		{"head_dim: 64, blocks: {size: 128, from: bitmap}", false},
+	};
+	static struct program program;
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct spec spec;
+		struct diag diag = {0};
+		char yaml[256];
+		const int len = snprintf(yaml, sizeof yaml, "{%s, deterministic: true, passes: [forward, backward]}", rows[i].yaml);
+		ck_assert_int_eq(spec_parse(&spec, yaml, (size_t)len, "t", &diag), 0);
+		ck_assert_int_eq(program_lower(&program, &spec, &diag), 0);
+		ck_assert_msg(plan_with(&plan, &model_sm90_bwd, &spec, &program, target_find("sm_90a"), device_find("H200"), spec.kv_group == 2 ? &shared : &usual, PASS_BACKWARD, &diag) == 0, "%s",
+		              text_str(&diag.text));
+		check_plan(&plan, &spec);
+		ck_assert_msg((best(&plan)->sums == DQUERY_ORDERED) == rows[i].ordered, "%s", rows[i].yaml);
+		ck_assert_int_eq(kernel_find(&plan.recipe, "fagen_dquery") != NULL, rows[i].ordered);
+		ck_assert_int_eq(kernel_find(&plan.recipe, "fagen_backward_query") != NULL, !rows[i].ordered);
+		ck_assert_int_eq(best(&plan)->queue, rows[i].ordered || best(&plan)->queue); /* CTAs that have not begun hold nobody up */
+		int pieces = 0;
+		for (int k = 0; k < plan.recipe.piece_count; k++)
+			pieces += strcmp(plan.recipe.piece[k].name, "dquery_accum") == 0 || strcmp(plan.recipe.piece[k].name, "turns") == 0;
+		ck_assert_int_eq(pieces, rows[i].ordered ? 2 : 0);
+		diag_free(&diag);
+	}
+}
+END_TEST
+
 /* dQ by a kernel whose CTAs own 128 rows, in tiles of 64 or 128; no other tile, no sums in memory. One buffer of K and V where two do not fit;
  * above head dim 128 a tile is two steps, and K always has two buffers. */
 START_TEST(native_deterministic)
@@ -133,11 +177,11 @@ START_TEST(native_deterministic)
 		int m; /* 0: either */
 		int buffers; /* of V */
 	} rows[] = {
-		{"head_dim: 64", 0, 2},
-		{"head_dim: 128, mask: causal", 64, 2},
-		{"head_dim: 128, tile: {backward: {m: 64, n: 128, warps: 12}}, layout: packed, dropout: 0.1", 64, 2},
-		{"head_dim: 64, tile: {backward: {m: 128, n: 128, warps: 12}}", 128, 2},
-		{"head_dim: 128, score: bias", 64, 1},
+		{"head_dim: 64, mask: document", 0, 2},
+		{"head_dim: 128, mask: causal, kv_group: 2", 64, 2},
+		{"head_dim: 128, tile: {backward: {m: 64, n: 128, warps: 12}}, layout: packed, mask: document, dropout: 0.1", 64, 2},
+		{"head_dim: 64, mask: causal, kv_group: 2, tile: {backward: {m: 128, n: 128, warps: 12}}", 128, 2},
+		{"head_dim: 128, mask: document, score: bias", 64, 1},
 		{"head_dim: 144, mask: causal", 64, 2},
 		{"head_dim: {qk: 192, v: 128}, layout: packed, dropout: 0.1", 64, 2},
 		{"head_dim: {qk: 72, v: 136}", 64, 2},
@@ -155,7 +199,7 @@ START_TEST(native_deterministic)
 		ck_assert_int_eq(program_lower(&program, &spec, &diag), 0);
 		const bool wide = spec.head_dim_qk > 128 || spec.head_dim_v > 128;
 		ck_assert_int_eq(plan_with(&plan, wide ? &model_sm90_bwd_pair : &model_sm90_bwd, &spec, &program, target_find("sm_90a"),
-		                           device_find("H200"), &usual, PASS_BACKWARD, &diag),
+		                           device_find("H200"), spec.kv_group == 2 ? &shared : &usual, PASS_BACKWARD, &diag),
 		                 0);
 		check_plan(&plan, &spec);
 		const struct recipe_kernel *query = kernel_find(&plan.recipe, "fagen_backward_query");
@@ -484,10 +528,10 @@ START_TEST(native_anchors)
 		const char *mask;
 		double forward, backward; /* 0: not measured */
 	} anchors[] = {
-		{64, {4, 32, 32, 4096, 4096, 16}, NULL, 528, 463},    {64, {4, 32, 32, 4096, 4096, 16}, "causal", 474, 421},
-		{64, {16, 32, 32, 1024, 1024, 16}, NULL, 427, 374},   {64, {1, 32, 32, 16384, 16384, 16}, "causal", 527, 491},
-		{128, {4, 16, 16, 4096, 4096, 16}, NULL, 720, 564},   {128, {4, 16, 16, 4096, 4096, 16}, "causal", 621, 502},
-		{128, {16, 16, 16, 1024, 1024, 16}, NULL, 597, 432},  {128, {1, 16, 16, 16384, 16384, 16}, "causal", 675, 606},
+		{64, {4, 32, 32, 4096, 4096, 16}, NULL, 528, 589},    {64, {4, 32, 32, 4096, 4096, 16}, "causal", 474, 540},
+		{64, {16, 32, 32, 1024, 1024, 16}, NULL, 427, 458},   {64, {1, 32, 32, 16384, 16384, 16}, "causal", 527, 622},
+		{128, {4, 16, 16, 4096, 4096, 16}, NULL, 720, 645},   {128, {4, 16, 16, 4096, 4096, 16}, "causal", 621, 585},
+		{128, {16, 16, 16, 1024, 1024, 16}, NULL, 597, 520},  {128, {1, 16, 16, 16384, 16384, 16}, "causal", 675, 689},
 		{128, {32, 16, 16, 512, 512, 16}, NULL, 478, 0},      {128, {32, 16, 16, 512, 512, 16}, "causal", 306, 0},
 		{96, {16, 20, 20, 1024, 1024, 16}, NULL, 525, 0},     {96, {16, 20, 20, 1024, 1024, 16}, "causal", 377, 0},
 		{96, {2, 21, 21, 8192, 8192, 16}, NULL, 622, 0},      {96, {2, 21, 21, 8192, 8192, 16}, "causal", 648, 0},
@@ -553,6 +597,7 @@ Suite *suite(void)
 	tcase_add_test(t, the_fastest_serves);
 	tcase_add_test(t, one_template_has_no_others);
 	tcase_add_test(t, native_backwards_refuse);
+	tcase_add_test(t, native_ordered);
 	tcase_add_test(t, native_deterministic);
 	tcase_add_test(t, pair_recipe);
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);

@@ -42,8 +42,9 @@ START_TEST(every_instruction_is_tried)
 	                                    "mbarrier_wait", "barrier_sync", "barrier_arrive", "barrier_red_or",
 	                                    "cp_async_bulk_tensor_4d", "cp_async_bulk_prefetch_tensor_4d", "fence_proxy_async", "elect_sync", "setmaxnreg_dec",
 	                                    "setmaxnreg_inc", "wgmma_fence", "wgmma_commit_group", "wgmma_wait_group", "registers_pin",
-	                                    "wgmma_desc", "cp_async_bulk", "cp_reduce_async_bulk_add", "cp_async_bulk_commit_group",
-	                                    "cp_async_bulk_wait_read", "cp_async_bulk_wait", "stmatrix_x4_trans", "stmatrix_x4", "known_here",
+	                                    "wgmma_desc", "cp_async_bulk", "cp_reduce_async_bulk_add", "cp_async_bulk_store", "cp_async_bulk_commit_group",
+	                                    "cp_async_bulk_wait_read", "cp_async_bulk_wait", "fence_proxy_async_global", "word_wait", "st_release",
+	                                    "atom_cas_acquire", "stmatrix_x4_trans", "stmatrix_x4", "known_here",
 	                                    "wgmma_ss", "wgmma_ms", "wgmma_rs"};
 	static const char *const pair_names[] = {"cluster_ctarank", "mapa", "mbarrier_arrive_cluster", "barrier_cluster_arrive",
 	                                         "barrier_cluster_wait", "cp_async_bulk_tensor_4d_multicast",

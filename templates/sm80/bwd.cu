@@ -9,7 +9,7 @@
 // changes; they have two buffers, which take turns.
 //
 // fagen_delta (delta.cu) runs before: it prepares the statistics of the rows and clears the sums. fagen_dquery runs after and
-// rounds them. With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
+// rounds them. With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
 
 constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16; // 16-column steps of a row of Q, K, dQ or dK
 constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // of V, dO or dV
@@ -251,10 +251,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		if (mov_tid_x() == 0) {
 			Note &note = smem.note[seat];
 			note.head = head, note.turn = turn;
-			if (head == last_head)
-				static_cast<HeadKey<DROPOUT> &>(note) = smem.note[seat ^ 1];
-			else
-				note.dropout_make(p, smem.b, head);
+			note.dropout_follow(smem.note[seat ^ 1], head == last_head, p, smem.b, head);
 		}
 		cp_async_commit();
 	};
@@ -385,7 +382,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			load(seat ^ 1, to, now.head, now.turn);
 		}
 
-		if constexpr (DETERMINISTIC) { // dQ is the other kernel's
+		if constexpr (QUERY_APART) { // dQ is the other kernel's
 			seat ^= 1;
 			continue;
 		}

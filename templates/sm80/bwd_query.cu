@@ -1,4 +1,4 @@
-// Gradient of the queries when sums must not depend on the order in which CTAs run (DETERMINISTIC), after bwd.cu in the same
+// Gradient of the queries when sums must not depend on the order in which CTAs run (QUERY_APART), after bwd.cu in the same
 // text: one CTA per query tile of one query head, past which the key tiles that it sees stream, from last to first. S and dP
 // are computed a second time, dQ stays in registers: seven products in all instead of five, but no float32 sums in memory.
 //

@@ -1,13 +1,14 @@
 // Backward for sm_90a (FlashAttention-3, Shah et al. 2024): persistent CTAs take tiles of 128 keys of one key/value head, and the query
 // tiles that see them stream past, one query head of the group after the other. Warpgroup 0 loads: its first warp walks and issues
-// bulk copies, the others stage inputs. The other two own 64 keys each, whose dK and dV stay in their
+// bulk copies, others add dQ to its sums and stage inputs. The other two warpgroups own 64 keys each, whose dK and dV stay in their
 // registers. Products of a visit:
 //   S^T = K Q^T, dP^T = V dO^T, dV += P^T dO, dK += dS^T Q, dQ^T += K^T dS^T,   dS = P (dP - delta).
 // Transposed, P and dS are operands from the registers that they were made in. dV starts as soon as P is there and runs under dS. dQ alone
 // needs dS of both warpgroups: it passes through shared memory, each of them computes half of dQ, and a visit has the dQ of the one
 // before, so that neither waits for the other's dS of this one. dQ is summed over the key tiles in float32 global memory, by bulk copies
-// that add, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
-// With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
+// in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there. Nobody clears the sums: who is
+// first to have some of a query tile stores it, and others add. With SUMS_ORDERED that is the last key tile that sees it, and the one before it comes next.
+// With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
 //
 // An item is a tile of keys that some query tile sees; those that none sees get their zeros from the loading warp, and nobody else hears of
 // them. Visits of all items are numbered through, and a visit's note says all of its item. Q and dO of the next item are loaded while this
@@ -21,7 +22,8 @@
 constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
 constexpr int DQUERY_ROWS = PANELS_QK == 2 ? TILE_M : TILE_M / 2;
-constexpr int HELPER_THREADS = INPUTS ? 96 : 0; // that prepare visits: the other warps of warpgroup 0
+// Of warpgroup 0 a warp for each that computes adds its dQ to the sums, and the others prepare visits; inputs of cells want two, and one is for both.
+constexpr int SUM_WARPS = QUERY_APART ? 0 : CELL_INPUTS ? 1 : WARPGROUPS, HELPER_THREADS = INPUTS ? 32 * (3 - SUM_WARPS) : 0;
 // Does dP start at -delta? Where dK, dV, S and dP leave registers for it before S is issued; dropout is between dP and delta. d 96 1.01 to 1.06, d 32 1.03,
 // d 80 and 112 1.00; with more accumulators than this d 128 and 64 0.97 to 0.99, d 48 0.92.
 constexpr bool DELTA_FIRST = !DROPOUT && (HEAD_DIM_QK + HEAD_DIM_V) / 2 + TILE_M <= (TILE_M <= 80 ? 176 : 160);
@@ -31,6 +33,8 @@ constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOA
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
+constexpr bool FROM_DIAGONAL = !QUERY_APART && RUNS == 1 && !SCAN; // key tiles begin apart from each other
+static_assert(SUMS != SUMS_CLEARED && (SUMS != SUMS_ORDERED || FROM_DIAGONAL), "closed forms say who comes first");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
 static_assert(PANELS_QK <= 2 && PANELS_V <= 2, "gen/model_sm90_bwd.c refuses them");
 
@@ -42,6 +46,7 @@ struct Rows : Words<DROPOUT> { Statistics of[STAGES]; };
 // The sums of a query tile lie in blocks of 16 columns and 8 rows, in the order [16-column block][8-row block]; inside a block as the lanes
 // hold them, 4 floats each: of columns g, g + 8 rows 2t, 2t + 1.
 constexpr int SUM_BLOCK = 128;
+constexpr int DQUERY_PART = PANELS_QK == 2 ? 64 * TILE_M : SUM_TILE / 2; // floats of a warpgroup
 
 // What an item leaves for bwd_merge.cu, as the accumulators lie: of 16 keys and 8 columns, 4 floats of each lane. A tile's parts lie together.
 struct alignas(16) Part {
@@ -164,7 +169,7 @@ template <bool SUMS> struct Tiles {
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
 	unsigned short dscore[2][WARPGROUPS][TILE_M][64]; // of visits in turns: rows, a panel of keys from each warpgroup
-	float dquery[4 * WARPGROUPS][DQUERY_ROWS / 8][SUM_BLOCK]; // of each warp, on its way to the sums
+	float dquery[4 * WARPGROUPS][DQUERY_ROWS / 8][SUM_BLOCK]; // in the order of the sums, on its way to them
 };
 template <> struct Tiles<false> {
 	unsigned short key[PANELS_QK][TILE_N][64];
@@ -172,7 +177,7 @@ template <> struct Tiles<false> {
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
 };
-struct alignas(16) Smem : Tiles<!DETERMINISTIC> {
+struct alignas(16) Smem : Tiles<!QUERY_APART> {
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders.
 	unsigned long long key_full, key_empty, value_full, value_empty; // of items in turn
@@ -180,8 +185,13 @@ struct alignas(16) Smem : Tiles<!DETERMINISTIC> {
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
 	unsigned long long inputs_full[NOTES];
 	unsigned long long note_full[NOTES]; // for the helpers
-	// Writers of dS, each warp, before both warpgroups' dQ, and the other way round. Nobody uses them with DETERMINISTIC.
+	// Writers of dS, each warp, before both warpgroups' dQ, and the other way round. Nobody uses them with QUERY_APART.
 	unsigned long long dscore_full[2], dscore_empty[2];
+	// dQ of a warpgroup, its writers, each warp, before the one that sums it, and the other way round. Nor these.
+	unsigned long long dquery_full[WARPGROUPS], dquery_empty[WARPGROUPS];
+	struct {
+		int index, k0;
+	} summed[WARPGROUPS]; // which dQ that is: of the query tile that the workspace has there, over keys from k0 on. index -1: there is no more
 	ItemNote note[NOTES];
 	Taken own;       // the loading warp's: whose query tiles are walked
 	WalkShared walk; // over them
@@ -279,6 +289,16 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			}
 			return true;
 		};
+		// The tile that is visited in its place. Key tiles beside each other visit the same one at different times, each from its own diagonal on: who is first
+		// has long stored its dQ when the next one comes. Ordered sums are begun by the last key tile.
+		const auto visited = [&] {
+			if constexpr (!FROM_DIAGONAL)
+				return tile;
+			const StreamRun &run = smem.walk.stream.run[0];
+			const int begin = SUMS == SUMS_ORDERED ? run.first : int_max(run.first, int_min(own.k0 / TILE_M, run.last));
+			const int at = begin + run.last - tile;
+			return at <= run.last ? at : run.first + at - run.last - 1;
+		};
 		if (!advance()) {
 			own.unseen_note(p, leader);
 			continue;
@@ -289,18 +309,16 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 #pragma unroll 1
 		while (more) {
 			ItemNote &note = smem.note[visit % NOTES];
-			visit_note<false>(note, p, own.b, head, own.k0, tile, class_);
+			const int at = visited();
+			visit_note<false>(note, p, own.b, head, own.k0, at, FROM_DIAGONAL ? stream_class(&smem.walk.stream, at) : class_);
 			if (leader) {
 				own.item += head_before < 0;
 				own.turn ^= head != head_before;
-				note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, tile);
+				note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, at);
 				note.own = own, note.item = own.item;
 				const ItemNote &before = smem.note[(visit - 1) % NOTES];
 				note.before = head_before < 0 ? -1 : before.index;
-				if (head == head_before)
-					static_cast<HeadKey<DROPOUT> &>(note) = before;
-				else
-					note.dropout_make(p, own.b, head);
+				note.dropout_follow(before, head == head_before, p, own.b, head);
 				static_cast<Lengths &>(note) = smem.walk;
 				static_cast<ItemKept::Noted &>(note) = own.noted();
 			}
@@ -327,6 +345,59 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		mbarrier_arrive(smem.query_full[visit % STAGES]);
 	}
 	__syncwarp();
+}
+
+// ---- summing dQ: one thread each of SUM_WARPS warps of warpgroup 0 ----
+
+// Whether a key tile stores its dQ or adds it, once it may. A warpgroup's part of a query tile's sums has a word that says whose turn it is (delta.cu): CLAIMED,
+// who comes first claims them, stores, and lets the others add; ORDERED, the key tile's of that number. Who stores has something to store: nobody waits long.
+DEVICE bool turn_take(unsigned *turn, unsigned key_tile)
+{
+	if constexpr (SUMS == SUMS_ORDERED)
+		return word_wait(turn, ~TURN_FRESH, key_tile) & TURN_FRESH;
+	const unsigned before = atom_cas_acquire(turn, TURN_FRESH, TURN_CLAIMED);
+	if (before == TURN_CLAIMED)
+		word_wait(turn, TURN_CLAIMED, 0);
+	return before == TURN_FRESH;
+}
+
+// dQ of a warpgroup, as soon as it is there; false: there is none any more.
+template <class Shared> DEVICE bool dquery_sum(Shared &smem, const fagen_abi &p, int group, unsigned parity)
+{
+	mbarrier_wait(smem.dquery_full[group], parity);
+	const int index = smem.summed[group].index;
+	const unsigned key_tile = smem.summed[group].k0 / TILE_N;
+	if (index < 0)
+		return false;
+	const int at = group * DQUERY_PART, bytes = (PANELS_QK == 2 && group == 1 ? SUM_TILE - DQUERY_PART : DQUERY_PART) * 4;
+	const unsigned from = cvta_shared(smem.dquery) + 4 * at;
+	unsigned *const turn = tile_turns(p, index) + group;
+	const bool first = turn_take(turn, key_tile);
+	fence_proxy_async_global(); // what others have stored before what is added now
+	if (first)
+		cp_async_bulk_store(tile_sums(p, index) + at, from, bytes);
+	else
+		cp_reduce_async_bulk_add(tile_sums(p, index) + at, from, bytes);
+	cp_async_bulk_commit_group();
+	cp_async_bulk_wait_read();
+	mbarrier_arrive(smem.dquery_empty[group]);
+	if (SUMS == SUMS_ORDERED || first) {
+		cp_async_bulk_wait();       // it is written
+		fence_proxy_async_global(); // before whoever is next
+		st_release(turn, SUMS == SUMS_ORDERED ? (key_tile - 1) & ~TURN_FRESH : 0);
+	}
+	return true;
+}
+
+// That of this warpgroup and of those that have no warp, visit after visit. They end together, and the end of the grid waits for what is not written yet.
+template <class Shared> DEVICE void dquery_sums(Shared &smem, const fagen_abi &p, int group)
+{
+	bool more = true;
+#pragma unroll 1
+	for (unsigned number = 0; more; number++)
+#pragma unroll 1
+		for (int i = group; i < WARPGROUPS; i += SUM_WARPS)
+			more = dquery_sum(smem, p, i, number & 1);
 }
 
 // ---- computing: a warpgroup and its 64 keys ----
@@ -480,32 +551,22 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
 	}
 }
 
-// dQ^T of a visit goes to the tile's sums through shared memory. What a warp has of it lies together, there and here, and leaves as one copy. Columns
-// that are not HEAD_DIM_QK's any more stay. warp: of those that compute; as it is known to be uniform, nothing here parts the lanes of a warp.
-DEVICE bool dquery_used(int warp) { return HEAD_DIM_QK % 64 == 0 || (PANELS_QK == 2 ? warp : warp % 4) < STEPS_QK; }
-// A fence and a barrier of the warp come between these two.
-template <class Shared> DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], int warp)
+// dQ^T of a visit, the number-th, goes to the tile's sums through shared memory. A warp has a block of 16 columns of it, and with one panel half of the
+// rows; columns that are not HEAD_DIM_QK's any more stay. warp: of those that compute; as it is known to be uniform, nothing here parts the lanes of a
+// warp. A fence and a barrier of the warp come before it arrives at dquery_full.
+template <class Shared>
+DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], unsigned number, int index, int k0, int warp)
 {
-	if (!dquery_used(warp))
+	if (HEAD_DIM_QK % 64 != 0 && (PANELS_QK == 2 ? warp : warp % 4) >= STEPS_QK)
 		return;
-	const unsigned to = cvta_shared(smem.dquery[warp]) + mov_tid_x() % 32 * 16;
-	cp_async_bulk_wait_read(); // whichever lane has issued the copy of the visit before
-	__syncwarp();              // which has read what is written now
+	const unsigned to = cvta_shared(smem.dquery[PANELS_QK == 2 ? warp : warp / 4 * STEPS_QK + warp % 4]) + mov_tid_x() % 32 * 16;
+	mbarrier_wait(smem.dquery_empty[warp / 4], (number & 1) ^ 1); // dQ of the visit before has been read
+	smem.summed[warp / 4] = {index, k0}; // everybody the same: a branch would take registers
 #pragma unroll
 	for (int j = 0; j < DQUERY_ROWS / 8; j++)
 		st_shared_16(to + j * SUM_BLOCK * 4, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
 		                                                __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
 }
-template <class Shared> DEVICE void dquery_send(Shared &smem, float *sums, int warp)
-{
-	if (!dquery_used(warp))
-		return;
-	// The warp has a 16-column block, and with one panel a half of the rows.
-	const int block = PANELS_QK == 2 ? warp * BLOCKS_M : warp % 4 * BLOCKS_M + warp / 4 * (DQUERY_ROWS / 8);
-	cp_reduce_async_bulk_add(sums + block * SUM_BLOCK, cvta_shared(smem.dquery[warp]), sizeof smem.dquery[warp], elect_sync());
-	cp_async_bulk_commit_group();
-}
-
 // One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
 // Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next; `query` describes it. Is that of the same
 // item?
@@ -521,7 +582,7 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	const int stage = visit % STAGES;
 	const unsigned parity = visit / STAGES & 1;
 	const bool first = first_thread(); // kept only where that costs no spill
-	const auto leads = [&] { return DETERMINISTIC || LAYOUT != LAYOUT_DENSE ? first_thread() : first; };
+	const auto leads = [&] { return QUERY_APART || LAYOUT != LAYOUT_DENSE ? first_thread() : first; };
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
 		const int rows = walk_sq(note, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
@@ -568,30 +629,29 @@ DEVICE bool visit_attend(float (&dkey)[HEAD_DIM_QK / 2], float (&dvalue)[HEAD_DI
 	dscore_make(ds, s, dp, smem.rows.of[stage].delta, words_of(smem.rows, visit, group));
 	const int buffer = visit % 2, before = buffer ^ 1;
 	float dquery[DQUERY_ROWS / 2];
-	if constexpr (!DETERMINISTIC) {
+	if constexpr (!QUERY_APART) {
 		mbarrier_wait(smem.dscore_empty[buffer], (visit / 2 & 1) ^ 1); // dQ of the visit before the last has read it
 		dscore_store(smem.dscore[buffer][group], ds);
 		mbarrier_wait(smem.dscore_full[before], ((visit + 1) / 2 & 1) ^ 1); // before visit 0 there is none: ended
 		dquery_issue(dquery, smem, group, before);
 	}
-	wgmma_wait_group<DETERMINISTIC ? 0 : 1>(); // dV
+	wgmma_wait_group<QUERY_APART ? 0 : 1>(); // dV
 	registers_pin(dvalue);
 	mbarrier_arrive(smem.dout_empty[stage], leads());
 	const int index_before = note.before; // known when dQ is
 	product_rs(dkey, ds, wgmma_desc(smem.query[stage], TILE_M * 128));
 	query = wgmma_desc(smem.query[stage ^ 1], 0); // so that nothing is computed between dK and the next S
-	if constexpr (!DETERMINISTIC) {
+	if constexpr (!QUERY_APART) {
 		wgmma_wait_group<1>(); // dQ
 		registers_pin(dquery);
 		if (index_before >= 0) {
 			mbarrier_arrive(smem.dscore_empty[before], leads());
-			dquery_put(smem, dquery, warp);
+			dquery_put(smem, dquery, visit - 1, index_before, note.own.k0, warp);
 		}
 		fence_proxy_async(); // dS and dQ
-		__syncwarp();        // their writers before the arrival and the copy of the warp
+		__syncwarp();        // their writers before the arrivals of the warp
 		mbarrier_arrive(smem.dscore_full[buffer], mov_tid_x() % 32 == 0);
-		if (index_before >= 0)
-			dquery_send(smem, tile_sums(p, index_before), warp);
+		mbarrier_arrive(smem.dquery_full[group], index_before >= 0 && mov_tid_x() % 32 == 0);
 	}
 	const bool more = !note.last;
 	mbarrier_wait(smem.query_full[stage ^ 1], (visit + 1) / STAGES & 1); // of the next visit
@@ -661,7 +721,7 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		const ItemNote &note = smem.note[last % NOTES];
 		float dquery[DQUERY_ROWS / 2];
 		mbarrier_arrive(smem.value_empty, first_thread()); // the item's products have read V; dQ reads K once more
-		if constexpr (!DETERMINISTIC) {
+		if constexpr (!QUERY_APART) {
 			// Written as the first, ptxas keeps the parity of the last visit in a register, of which dropout has none to spare.
 			const unsigned parity = !DROPOUT ? last / 2 & 1 : ((visit + 1) / 2 & 1) ^ 1;
 			mbarrier_wait(smem.dscore_full[last % 2], parity);
@@ -672,11 +732,11 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 			mbarrier_arrive(smem.dscore_empty[last % 2], first_thread());
 		}
 		mbarrier_arrive(smem.key_empty, first_thread());
-		if constexpr (!DETERMINISTIC) {
-			dquery_put(smem, dquery, warp);
+		if constexpr (!QUERY_APART) {
+			dquery_put(smem, dquery, last, note.index, note.own.k0, warp);
 			fence_proxy_async();
-			__syncwarp(); // writers of dQ before the copy
-			dquery_send(smem, tile_sums(p, note.index), warp);
+			__syncwarp(); // writers of dQ before the arrival of the warp
+			mbarrier_arrive(smem.dquery_full[group], mov_tid_x() % 32 == 0);
 		}
 		registers_pin(dkey); // of what is stored nothing is made before
 		registers_pin(dvalue);
@@ -685,8 +745,13 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		else
 			keys_store(dkey, dvalue, p, note.own);
 	}
-	if constexpr (!DETERMINISTIC)
-		cp_async_bulk_wait_read(); // shared memory is needed until its copies have read it; the end of the grid waits for them
+	if constexpr (!QUERY_APART) {
+		mbarrier_wait(smem.dquery_empty[group], (visit & 1) ^ 1); // the last dQ has been read
+		if (first_thread())
+			smem.summed[group].index = -1;
+		__syncwarp(); // its writer before the arrival of the warp
+		mbarrier_arrive(smem.dquery_full[group], mov_tid_x() % 32 == 0);
+	}
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -714,6 +779,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 			mbarrier_init(smem.dscore_full[i], 4 * WARPGROUPS);
 			mbarrier_init(smem.dscore_empty[i], WARPGROUPS);
 		}
+		for (int i = 0; i < WARPGROUPS; i++) {
+			mbarrier_init(smem.dquery_full[i], 4);
+			mbarrier_init(smem.dquery_empty[i], 1);
+		}
 		fence_mbarrier_init();
 	}
 	__syncthreads(); // barriers before their users
@@ -722,12 +791,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0)
 			tiles_load(smem, p, maps);
-		else if constexpr (INPUTS)
+		else if (warp <= SUM_WARPS) {
+			if constexpr (!QUERY_APART)
+				if (elect_sync())
+					dquery_sums(smem, p, warp - 1);
+		} else if constexpr (INPUTS)
 			visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; });
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		items_attend(smem, staged, p);
 	}
+}
+
+// Where a block is, of 16 columns and 8 rows.
+DEVICE int sum_block(int column, int block)
+{
+	return PANELS_QK == 2 ? column * BLOCKS_M + block : (block / (BLOCKS_M / 2) * STEPS_QK + column) * (BLOCKS_M / 2) + block % (BLOCKS_M / 2);
 }
 
 // TILE_M rows of one query head: their sums, scaled and rounded.
@@ -739,13 +818,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_
 	const Owned own = rows_owned<TILE_M>(p);
 	if (own.tile < 0)
 		return;
-	const float *const sums = tile_sums(p, tile_index(p, own.b, own.h, own.tile));
-	const int lane = threadIdx.x % 32;
+	const int index = tile_index(p, own.b, own.h, own.tile), lane = threadIdx.x % 32;
+	const float *const sums = tile_sums(p, index);
+	const bool none = *tile_turns(p, index) & TURN_FRESH; // no visit
 	for (int i = threadIdx.x / 32; i < STEPS_QK * BLOCKS_M / 2; i += WARPS) { // two blocks, of 16 rows
 		unsigned word[4];
 #pragma unroll
 		for (int k = 0; k < 2; k++) {
-			const float4 v = *reinterpret_cast<const float4 *>(sums + (2 * i + k) * SUM_BLOCK + 4 * lane);
+			const float4 sum = *reinterpret_cast<const float4 *>(sums + sum_block(i / (BLOCKS_M / 2), i % (BLOCKS_M / 2) * 2 + k) * SUM_BLOCK + 4 * lane);
+			const float4 v = none ? float4{0, 0, 0, 0} : sum; // the load does not wait for that
 			word[2 * k] = cvt_rn_x2(v.x * SOFTMAX_SCALE, v.y * SOFTMAX_SCALE, Element{});
 			word[2 * k + 1] = cvt_rn_x2(v.z * SOFTMAX_SCALE, v.w * SOFTMAX_SCALE, Element{});
 		}

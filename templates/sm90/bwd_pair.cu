@@ -6,7 +6,7 @@
 // dS goes to the other CTA as a copy from shared memory to shared memory, so that half as many sums of dQ leave an SM as if each CTA had
 // all columns of its own keys. Both CTAs need the same Q and dO: each loads a half for both. dQ is summed over the key tiles in float32
 // global memory, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
-// With DETERMINISTIC there are no sums: dQ is left to fagen_backward_query, bwd_query.cu, warpgroup 2 has dK alone, and dS stays in its CTA.
+// With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu, warpgroup 2 has dK alone, and dS stays in its CTA.
 //
 // Both CTAs of a pair walk alike, so that visit n is the same for both. A CTA whose keys are all past the length computes zeros and sends
 // them. Inputs of the head and of the keys are loaded when the query head changes; they have STAGES buffers, which take turns.
@@ -19,7 +19,7 @@ constexpr int DQUERY_BLOCKS = 8 * WHOLE_PANELS + 4 * HALF_PANEL; // 8-column blo
 constexpr int INPUT_THREADS = INPUTS ? 64 : 0;
 // Registers of a thread that loads, of warpgroup 1 and of warpgroup 2: together three times the 168 that each has at launch, or who asks
 // for more waits forever. Those who load have what the sums of warpgroup 2 leave.
-constexpr bool SUMS_FULL = PANELS_QK == 4 && !DETERMINISTIC;
+constexpr bool SUMS_FULL = PANELS_QK == 4 && !QUERY_APART;
 constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : LONG_LOAD || INPUTS ? 40 : 24;
 constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 24 ? 240 : 248;
 constexpr int KEY_REGISTERS = 3 * 168 - VALUE_REGISTERS - LOAD_REGISTERS;
@@ -41,13 +41,13 @@ struct KeyTiles {
 template <bool> struct PeerTiles : KeyTiles { unsigned short peer_key[WHOLE_PANELS + HALF_PANEL][KEYS][64]; };
 template <> struct PeerTiles<false> : KeyTiles {};
 
-struct alignas(16) Smem : PeerTiles<!DETERMINISTIC> {
+struct alignas(16) Smem : PeerTiles<!QUERY_APART> {
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
-	unsigned short dscore[DETERMINISTIC ? 1 : 2][TILE_M][64]; // rows, and for columns this CTA's keys, the other's keys
+	unsigned short dscore[QUERY_APART ? 1 : 2][TILE_M][64]; // rows, and for columns this CTA's keys, the other's keys
 	Rows rows;
 	// full: data are there, loaders before readers. empty: readers before loaders; where both CTAs get the same data, the readers of both.
-	unsigned long long key_full, value_full, peer_key_full; // of peers nobody uses with DETERMINISTIC
+	unsigned long long key_full, value_full, peer_key_full; // of peers nobody uses with QUERY_APART
 	unsigned long long dscore_full, dscore_empty, peer_dscore_full;
 	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them inputs of cells
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
@@ -95,7 +95,7 @@ template <class Shared> DEVICE void keys_load(Shared &smem, const fagen_abi_maps
 {
 	const int rank = cluster_ctarank();
 	panels_load(smem.key, maps.key, smem.key_full, row + KEYS * rank, head, batch);
-	if constexpr (!DETERMINISTIC) {
+	if constexpr (!QUERY_APART) {
 		mbarrier_arrive_expect_tx(smem.peer_key_full, sizeof smem.peer_key);
 #pragma unroll
 		for (int i = 0; i < WHOLE_PANELS + HALF_PANEL; i++) {
@@ -123,10 +123,7 @@ DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &m
 		visit_note<false>(note, p, b, head, own.k0, tile, class_);
 		if (leader) {
 			const Note &before = smem.note[(visit - 1) % NOTES];
-			if (visit > 0 && head == before.head)
-				static_cast<HeadKey<DROPOUT> &>(note) = before;
-			else
-				note.dropout_make(p, b, head);
+			note.dropout_follow(before, visit > 0 && head == before.head, p, b, head);
 			note.head = head, note.turn = turn, note.index = index + head * tiles + tile;
 		}
 		__syncwarp(); // the note's writers before the leader's arrivals
@@ -327,7 +324,7 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 		pair_arrive(smem.dout_empty[(visit - 1) % STAGES]);
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, KEYS, TILE_M>(dp, wgmma_desc(smem.value, 0), wgmma_desc(smem.dout[stage], 0));
-	if (!DETERMINISTIC && visit > 0) // dQ of the visit before shall run under the exponentials of this one
+	if (!QUERY_APART && visit > 0) // dQ of the visit before shall run under the exponentials of this one
 		barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 	if constexpr (DROPOUT) { // readers of the words of the visit before are past its last barrier
 		kept_make(words_of(smem.rows), note.dropout, note.tile * TILE_M,
@@ -366,7 +363,7 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 	barrier_sync(BARRIER_GROUP, GROUP_THREADS); // writers of dS before its readers
 	if (first_thread()) {
 		mbarrier_arrive(smem.dscore_full);
-		if constexpr (!DETERMINISTIC)
+		if constexpr (!QUERY_APART)
 			cp_async_bulk_cluster(mapa(cvta_shared(smem.dscore + 1), peer_rank()), cvta_shared(smem.dscore[0]), sizeof smem.dscore[0],
 			                      mapa(cvta_shared(&smem.peer_dscore_full), peer_rank()));
 	}
@@ -395,7 +392,7 @@ DEVICE void values_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			visit_attend(dvalue, visit, smem, staged, p);
 			visit++;
 		} while (visit_wait(smem, visit));
-		if constexpr (!DETERMINISTIC)
+		if constexpr (!QUERY_APART)
 			barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 		wgmma_wait_group<0>(); // dV
 		registers_pin(dvalue);
@@ -562,7 +559,7 @@ template <class Shared> DEVICE void keys_attend(Shared &smem, const fagen_abi &p
 	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
 		dkey[i] = 0;
 	if (visit_wait(smem, 0)) {
-		if constexpr (DETERMINISTIC)
+		if constexpr (QUERY_APART)
 			dkey_attend(dkey, smem, p);
 		else
 			dkey_dquery_attend(dkey, smem, p);
@@ -585,7 +582,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 		mbarrier_init(smem.value_full, 1);
 		mbarrier_init(smem.peer_key_full, 1);
 		mbarrier_init(smem.dscore_full, 1);
-		mbarrier_init(smem.dscore_empty, DETERMINISTIC ? 1 : 2);
+		mbarrier_init(smem.dscore_empty, QUERY_APART ? 1 : 2);
 		mbarrier_init(smem.peer_dscore_full, 1);
 		for (int i = 0; i < STAGES; i++) {
 			mbarrier_init(smem.query_full[i], 1);

@@ -1,4 +1,4 @@
-// Gradient of the queries when sums must not depend on the order in which CTAs run (DETERMINISTIC), after bwd.cu or bwd_pair.cu in the same
+// Gradient of the queries when sums must not depend on the order in which CTAs run (QUERY_APART), after bwd.cu or bwd_pair.cu in the same
 // text: a CTA owns 128 rows of a query head, two query tiles of 64 or one of 128, and the key tiles that any of them sees stream past, from
 // last to first. Warpgroup 0 loads, the other two own 64 rows each, whose dQ stays in their registers. Products of a step:
 //   S = Q K^T, dP = dO V^T, dQ += dS K,   dS = P (dP - delta).
@@ -27,7 +27,7 @@ constexpr int QUERY_LOAD_REGISTERS = LOAD_MORE ? 56 : LONG_LOAD || (QUERY_WIDE &
 constexpr int QUERY_REGISTERS = (3 * 168 - QUERY_LOAD_REGISTERS) / QUERY_GROUPS;
 static_assert(QUERY_LOAD_REGISTERS + QUERY_GROUPS * QUERY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (QUERY_GROUPS + 1), "a warpgroup loads");
-static_assert(DETERMINISTIC && QUERY_TILES * TILE_M == QUERY_ROWS && TILE_M % 64 == 0, "a warpgroup's rows are of one query tile");
+static_assert(QUERY_APART && QUERY_TILES * TILE_M == QUERY_ROWS && TILE_M % 64 == 0, "a warpgroup's rows are of one query tile");
 
 struct QueryOwn { int b, h, q0; };
 struct QueryOwnShared : QueryOwn, HeadKey<DROPOUT> {};

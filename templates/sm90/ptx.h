@@ -121,13 +121,18 @@ DEVICE void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, un
 	             : "memory");
 }
 // Adds float32 values in shared memory to those in global memory, where others soon add to them again: `bytes`, a multiple of 16. Of this thread's
-// group of copies. Nothing unless `here`, the instruction's own predicate: with that of elect_sync and uniform addresses it is one instruction of the
-// warp, where under a branch ptxas has the lanes part and join, and does not know that there is but one.
-DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, bool here)
+// group of copies.
+DEVICE void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes)
 {
-	asm volatile("{\n\t.reg .pred here;\n\tsetp.ne.s32 here, %4, 0;\n\t"
-	             "@here cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;\n\t}" ::"l"(dst),
-	             "r"(src), "r"(bytes), "l"(L2_EVICT_LAST), "r"((int)here)
+	asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.L2::cache_hint.add.f32 [%0], [%1], %2, %3;" ::"l"(dst), "r"(src),
+	             "r"(bytes), "l"(L2_EVICT_LAST)
+	             : "memory");
+}
+// Stores them.
+DEVICE void cp_async_bulk_store(float *dst, unsigned src, unsigned bytes)
+{
+	asm volatile("cp.async.bulk.global.shared::cta.bulk_group.L2::cache_hint [%0], [%1], %2, %3;" ::"l"(dst), "r"(src), "r"(bytes),
+	             "l"(L2_EVICT_LAST)
 	             : "memory");
 }
 DEVICE void cp_async_bulk_commit_group() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
@@ -136,6 +141,32 @@ DEVICE void cp_async_bulk_wait_read() { asm volatile("cp.async.bulk.wait_group.r
 DEVICE void cp_async_bulk_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 // Orders this thread's writes to shared memory before reads of the async proxy (wgmma, bulk copies) that follow a barrier.
 DEVICE void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// The same for global memory, and for what bulk copies that have been waited for wrote before what this thread does next.
+DEVICE void fence_proxy_async_global() { asm volatile("fence.proxy.async.global;" ::: "memory"); }
+
+// ---- words in global memory by which CTAs wait for each other ----
+
+// The word, as soon as those of its bits are `value`; what its writer did before it released that has been done.
+DEVICE unsigned word_wait(const unsigned *at, unsigned bits, unsigned value)
+{
+	unsigned word;
+	asm volatile("{\n\t.reg .pred other;\n\t.reg .b32 part;\nagain_%=:\n\t"
+	             "ld.acquire.gpu.global.u32 %0, [%1];\n\tand.b32 part, %0, %2;\n\t"
+	             "setp.ne.u32 other, part, %3;\n\t@other bra again_%=;\n\t}"
+	             : "=&r"(word)
+	             : "l"(at), "r"(bits), "r"(value)
+	             : "memory");
+	return word;
+}
+DEVICE void st_release(unsigned *at, unsigned value) { asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(at), "r"(value) : "memory"); }
+// What was there; `value` is there now if that was `expected`.
+DEVICE unsigned atom_cas_acquire(unsigned *at, unsigned expected, unsigned value)
+{
+	unsigned before;
+	asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], %2, %3;" : "=r"(before) : "l"(at), "r"(expected), "r"(value) : "memory");
+	return before;
+}
 
 // Four 8x8 matrices of 16-bit elements: a lane holds two neighbours of a row; lanes 8i..8i+7 give the row addresses of matrix i.
 DEVICE void stmatrix_x4(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d)

@@ -145,7 +145,7 @@ bool bulk_over(const struct thread *t, unsigned pending, bool read)
 void emulate_bulk_wait(int pending, int read)
 {
 	struct thread *t = thread_now();
-	thread_wait((struct wait){WAIT_BULK, (unsigned)pending, read != 0});
+	thread_wait((struct wait){WAIT_BULK, (unsigned)pending, read != 0, NULL});
 	if (t->bulk_groups >= (unsigned)pending && t->bulk_groups - (unsigned)pending > t->bulk_read)
 		t->bulk_read = t->bulk_groups - (unsigned)pending;
 }

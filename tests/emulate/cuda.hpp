@@ -242,11 +242,7 @@ WRAP void cp_async_bulk_cluster(unsigned dst, unsigned src, unsigned bytes, unsi
 {
 	HERE, emulate_bulk_send(dst, src, bytes, barrier);
 }
-WRAP void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, bool here, AT)
-{
-	if (here)
-		HERE, emulate_bulk_store(dst, src, bytes, 1);
-}
+WRAP void cp_reduce_async_bulk_add(float *dst, unsigned src, unsigned bytes, AT) { HERE, emulate_bulk_store(dst, src, bytes, 1); }
 WRAP void cp_async_bulk_store(void *dst, unsigned src, unsigned bytes, AT) { HERE, emulate_bulk_store(dst, src, bytes, 0); }
 WRAP void cp_async_bulk_commit_group() { emulate_bulk_commit(); }
 WRAP void cp_async_bulk_wait_read(AT) { HERE, emulate_bulk_wait(0, 1); }
@@ -254,6 +250,16 @@ WRAP void cp_async_bulk_wait(AT) { HERE, emulate_bulk_wait(0, 0); }
 template <int PENDING> WRAP void cp_async_bulk_wait_read(AT) { HERE, emulate_bulk_wait(PENDING, 1); }
 template <int PENDING> WRAP void cp_async_bulk_wait(AT) { HERE, emulate_bulk_wait(PENDING, 0); }
 WRAP void fence_proxy_async() { emulate_fence(); }
+WRAP void fence_proxy_async_global() {}
+WRAP unsigned word_wait(const unsigned *at, unsigned bits, unsigned value, AT) { return HERE, emulate_word_wait(at, bits, value), *at; }
+WRAP void st_release(unsigned *at, unsigned value) { *at = value; }
+WRAP unsigned atom_cas_acquire(unsigned *at, unsigned expected, unsigned value)
+{
+	const unsigned before = *at;
+	if (before == expected)
+		*at = value;
+	return before;
+}
 WRAP void stmatrix_x4(unsigned dst, unsigned a, unsigned b, unsigned c, unsigned d, AT)
 {
 	const uint64_t *rows = (HERE, emulate_warp(EMULATE_MATRIX, ~0u, dst));

@@ -55,6 +55,8 @@ int emulate_barrier(int id, int threads, enum emulate_barrier, int yes); /* whet
 void emulate_cluster_arrive(void);
 void emulate_cluster_wait(void);
 
+void emulate_word_wait(const unsigned *at, unsigned bits, unsigned value); /* of global memory, until those bits of it are that */
+
 /* ---- instructions of a whole warp: returns what each lane gave ---- */
 
 enum emulate_warp { EMULATE_SYNCWARP, EMULATE_SHUFFLE, EMULATE_VOTE, EMULATE_REDUCE, EMULATE_MATRIX, EMULATE_MMA };

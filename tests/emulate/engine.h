@@ -25,12 +25,13 @@ enum {
 	ERROR_MAX = 1800
 };
 
-enum wait_kind { WAIT_NONE, WAIT_MBARRIER, WAIT_BARRIER, WAIT_WARP, WAIT_CLUSTER, WAIT_PRODUCTS, WAIT_BULK };
+enum wait_kind { WAIT_NONE, WAIT_MBARRIER, WAIT_BARRIER, WAIT_WARP, WAIT_CLUSTER, WAIT_PRODUCTS, WAIT_BULK, WAIT_WORD };
 
 struct wait {
 	enum wait_kind kind;
 	unsigned object;           /* address, id, groups that may be left */
 	uint64_t value;            /* parity, generation, product; of WAIT_BULK: 1, until it has been read */
+	const unsigned *word;      /* of global memory, whose bits `object` shall be `value` */
 };
 
 struct copy { /* cp.async */

@@ -65,6 +65,7 @@ static bool thread_ready(const struct thread *t)
 	case WAIT_CLUSTER: return cta->cluster->generation != w->value;
 	case WAIT_PRODUCTS: return cta->group[t->view.thread / GROUP]->done >= w->value;
 	case WAIT_BULK: return bulk_over(t, w->object, w->value != 0);
+	case WAIT_WORD: return (*w->word & w->object) == w->value;
 	}
 	return false;
 }
@@ -278,6 +279,7 @@ static int wait_print(char *to, size_t size, const struct thread *t)
 	case WAIT_WARP: return snprintf(to, size, "for their warp, of which %d lanes are there", t->cta->warp[w->object].count);
 	case WAIT_CLUSTER: return snprintf(to, size, "for the cluster, of which %u threads are there", t->cta->cluster->arrived);
 	case WAIT_PRODUCTS: return snprintf(to, size, "for products that not all of the warpgroup have issued");
+	case WAIT_WORD: return snprintf(to, size, "for bits %x of word %x to be %x", w->object, *w->word, (unsigned)w->value);
 	default: return snprintf(to, size, "for what cannot come");
 	}
 }

@@ -208,7 +208,7 @@ bool mbarrier_ended(struct cta *cta, unsigned at, unsigned parity)
 void emulate_mbarrier_wait(unsigned at, unsigned parity)
 {
 	mbarrier_read(thread_now()->cta, at);
-	thread_wait((struct wait){WAIT_MBARRIER, at, parity});
+	thread_wait((struct wait){WAIT_MBARRIER, at, parity, NULL});
 }
 
 void mbarrier_print(char *to, size_t size, struct cta *cta, unsigned at)
@@ -238,7 +238,7 @@ int emulate_barrier(int id, int threads, enum emulate_barrier kind, int yes)
 		b->generation++;
 	}
 	if (kind == EMULATE_SYNC)
-		thread_wait((struct wait){WAIT_BARRIER, (unsigned)id, generation});
+		thread_wait((struct wait){WAIT_BARRIER, (unsigned)id, generation, NULL});
 	else
 		thread_pause();
 	return b->result;
@@ -258,7 +258,8 @@ void emulate_cluster_arrive(void)
 	thread_pause();
 }
 
-void emulate_cluster_wait(void) { thread_wait((struct wait){WAIT_CLUSTER, 0, thread_now()->cluster_generation}); }
+void emulate_word_wait(const unsigned *at, unsigned bits, unsigned value) { thread_wait((struct wait){WAIT_WORD, bits, value, at}); }
+void emulate_cluster_wait(void) { thread_wait((struct wait){WAIT_CLUSTER, 0, thread_now()->cluster_generation, NULL}); }
 
 /* ---- warps ---- */
 
@@ -280,7 +281,7 @@ const uint64_t *emulate_warp(enum emulate_warp kind, unsigned mask, uint64_t val
 		w->count = 0;
 		w->generation++;
 	} else {
-		thread_wait((struct wait){WAIT_WARP, number, generation});
+		thread_wait((struct wait){WAIT_WARP, number, generation, NULL});
 	}
 	return w->out;
 }

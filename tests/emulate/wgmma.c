@@ -67,7 +67,7 @@ void emulate_wgmma_wait(int pending)
 {
 	struct thread *t = thread_now();
 	if (t->groups > (unsigned)pending && t->issued)
-		thread_wait((struct wait){WAIT_PRODUCTS, 0, t->group_end[(t->groups - 1 - (unsigned)pending) % PRODUCT_GROUPS]});
+		thread_wait((struct wait){WAIT_PRODUCTS, 0, t->group_end[(t->groups - 1 - (unsigned)pending) % PRODUCT_GROUPS], NULL});
 }
 
 void products_thread_end(const struct thread *t)

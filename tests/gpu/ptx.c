@@ -347,6 +347,35 @@ static bool reduction_right(struct bench *b, unsigned bytes)
 	return true;
 }
 
+/* Sums in the order of the CTAs, whose every bit is that of the same additions here; and sums of which whoever comes first stores. */
+static bool handed_right(struct bench *b, int ctas)
+{
+	float ordered[1024], claimed[1024];
+	const unsigned words[2] = {(unsigned)ctas - 1, 1};
+	memset(ordered, 0xff, sizeof ordered);
+	if (!buffer_make(b, AT_OUT, ordered, sizeof ordered) || !buffer_make(b, AT_SCORES, ordered, sizeof ordered) ||
+	    !buffer_make(b, AT_PROB, words, sizeof words))
+		return false;
+	void *params[] = {&b->buffer[AT_OUT].data, &b->buffer[AT_SCORES].data, &b->buffer[AT_PROB].data};
+	if (!bench_launch_all(b, "handed", (unsigned)ctas, 32, 2 * 4096, params) || !buffer_read(b, AT_OUT, ordered) ||
+	    !buffer_read(b, AT_SCORES, claimed))
+		return false;
+	for (int i = 0; i < 1024; i++) {
+		float sum = 0;
+		for (int cta = ctas - 1; cta >= 0; cta--) {
+			const float tenths = (float)((cta * 37 + i * 11) % 101) * 0.1f;
+			const float value = tenths + (cta % 3 == 1 ? 1e7f : 0);
+			sum += value;
+		}
+		if (ordered[i] != sum)
+			return wrong(b, "ordered sums", i, 0, ordered[i], sum);
+		const int want = i * ctas + ctas * (ctas - 1) / 2;
+		if (claimed[i] != (float)want)
+			return wrong(b, "claimed sums", i, 0, claimed[i], want);
+	}
+	return true;
+}
+
 /* ---- boxes ---------------------------------------------------------------------------------------------------------------- */
 
 /* Strides of keys [BATCH][HEADS][BOX_ROWS][dim] in rows; 0: all the same. */
@@ -513,6 +542,8 @@ void suite_ptx(struct suite *s)
 		bench_result(&b, bulk_right(&b, 4096 - 48), "bulk copy, stmatrix", "4048 bytes");
 		bench_result(&b, reduction_right(&b, 16), "bulk sums", "16 bytes");
 		bench_result(&b, reduction_right(&b, 4096), "bulk sums", "4096 bytes");
+		for (int ctas = 1; ctas <= 64; ctas *= 8)
+			bench_result(&b, handed_right(&b, ctas), "sums that nobody has cleared", ctas == 1 ? "1 CTA" : ctas == 8 ? "8 CTAs" : "64 CTAs");
 		for (int layout = 0; layout < (int)(sizeof box_layouts / sizeof *box_layouts); layout++)
 			bench_result(&b, boxes_right(&b, layout), "boxes", box_layouts[layout].name);
 		bench_result(&b, ring_right(&b), "ring", "");

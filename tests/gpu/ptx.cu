@@ -181,10 +181,48 @@ extern "C" __global__ void __launch_bounds__(128) reduction(float *sums, unsigne
 			made[warp][i] = i + round * warp;
 		fence_proxy_async();
 		__syncwarp();
-		cp_reduce_async_bulk_add(sums, cvta_shared(made[warp]), bytes, elect_sync());
-		cp_async_bulk_commit_group();
+		if (elect_sync()) {
+			cp_reduce_async_bulk_add(sums, cvta_shared(made[warp]), bytes);
+			cp_async_bulk_commit_group();
+		}
+		__syncwarp();
 	}
 	cp_async_bulk_wait();
+}
+
+// Sums of 1,024 floats over CTAs that nobody has cleared: in one order, from the last CTA to the first (handed_value), and in any (i + CTA), where who comes
+// first stores. words: the CTA whose turn it is, and 1, which is 2 while somebody stores and 0 after it.
+DEVICE float handed_value(int i, int cta) { return (cta * 37 + i * 11) % 101 * 0.1f + (cta % 3 == 1 ? 1e7f : 0); }
+extern "C" __global__ void __launch_bounds__(32) handed(float *ordered, float *claimed, unsigned *words)
+{
+	float(&made)[2][1024] = *reinterpret_cast<float(*)[2][1024]>(smem_bytes);
+	const unsigned cta = blockIdx.x;
+	for (int i = threadIdx.x; i < 1024; i += 32)
+		made[0][i] = handed_value(i, cta), made[1][i] = i + (int)cta;
+	fence_proxy_async();
+	__syncwarp();
+	if (threadIdx.x != 0)
+		return;
+	for (int n = 0; n < 2; n++) {
+		bool first = word_wait(words, n == 0 ? ~0u : 0, n == 0 ? cta : 0) == gridDim.x - 1;
+		if (n == 1) {
+			const unsigned before = atom_cas_acquire(words + 1, 1, 2);
+			if (before == 2)
+				word_wait(words + 1, 3, 0);
+			first = before == 1;
+		}
+		float *const to = n == 0 ? ordered : claimed;
+		fence_proxy_async_global();
+		if (first)
+			cp_async_bulk_store(to, cvta_shared(made[n]), 4096);
+		else
+			cp_reduce_async_bulk_add(to, cvta_shared(made[n]), 4096);
+		cp_async_bulk_commit_group();
+		cp_async_bulk_wait();
+		fence_proxy_async_global();
+		if (n == 0 || first)
+			st_release(words + n, n == 0 ? cta - 1 : 0);
+	}
 }
 
 // One box of the keys as it lies in shared memory, over NaN.

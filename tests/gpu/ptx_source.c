@@ -37,6 +37,7 @@ int ptx_source(struct text *out, const struct ptx_shape *shape, struct diag *dia
 		abort();
 	plan->pass = PASS_BACKWARD; /* which has every form of product */
 	snprintf(plan->templ, sizeof plan->templ, "sm90/%s", shape->pair ? "bwd_pair" : "bwd");
+	plan->candidate[0].sums = DQUERY_CLAIMED;
 	plan->candidate[0].tile_m = shape->keys;
 	spec->head_dim_qk = shape->dim_qk;
 	spec->dtype = shape->dtype;
