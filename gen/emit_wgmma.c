@@ -79,8 +79,8 @@ static int products_forward(struct product *product, const struct spec *spec, co
 	return 2;
 }
 
-/* S^T and dP^T; dQ^T, of which a warpgroup has half the columns or half the rows; dV and dK. Deterministic, another kernel has S and dP, and dQ,
- * which has the shape of dK; nobody uses dQ^T. */
+/* S^T and dP^T; dQ^T, of which a warpgroup has half the columns or half the rows; dV and dK. Where another kernel has dQ, it has S and dP too, and dQ
+ * of the shape of dK; nobody uses dQ^T. */
 static int products_backward(struct product *product, const struct spec *spec, const struct candidate *tile)
 {
 	int count = 0;

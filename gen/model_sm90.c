@@ -60,7 +60,7 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 {
 	const int m = c->tile_m;
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
-	/* Of dQ whole panels are computed; deterministic, another kernel does that. */
+	/* Of dQ whole panels are computed, if not by another kernel. */
 	const double sums = c->sums != DQUERY_APART;
 	const double cells = (double)m * c->tile_n, dquery = sums * PANEL * panels(spec->head_dim_qk);
 	const double flop = 2 * cells * (columns_qk + columns_v + spec->head_dim_v + spec->head_dim_qk + dquery);

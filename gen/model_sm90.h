@@ -33,7 +33,7 @@ void native_backward_cost(struct candidate *, const struct spec *, const struct 
 void native_backward_recipe(struct recipe *, const struct spec *, const struct program *, const struct candidate *, enum recipe_grid,
                             int load_keys);
 
-/* ---- model_sm90_query.c: the kernel that computes dQ when `deterministic` is asked for ---- */
+/* ---- model_sm90_query.c: the kernel that computes dQ when `deterministic` is asked for and sums in order are not to be had ---- */
 
 /* For `recipe`. */
 void native_query_add(struct recipe *, const struct candidate *, const struct spec *, const struct program *, const struct target *);

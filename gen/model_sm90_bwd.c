@@ -39,7 +39,7 @@ static bool keys_alike(const struct program *program)
 
 /* Key tiles add to dQ in their order where it is known who comes before: those that see a query tile are neighbours, as the bounds of one run are
  * affine with coefficients -1, 0, 1, and nothing else decides. Not where query heads share keys: items of few key tiles are long then, and the longest come
- * last (causal, b 1, h 32/8, 8k: 0.70 of the speed of sums in any order; apart 0.86). Nor for parts that begin elsewhere in each tile, which would wait for
+ * last (causal, b 1, h 32/8, 8k: 0.70 of the speed of sums in any order; apart 0.86), as far as the spec says so. Nor for parts that begin elsewhere in each tile, which would wait for
  * the ends of others. */
 static enum dquery_sums sums_of(const struct tile_request *t, const struct spec *spec, const struct program *program)
 {
@@ -147,7 +147,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* What a thread has at launch, before the warpgroups share registers out. */
 	c->regs = target->regs_sm / (32 * c->warps) / 8 * 8;
 
-	/* What a visited tile reads and writes of shared memory. Deterministic, no dS passes through it. */
+	/* What a visited tile reads and writes of shared memory. Where another kernel has dQ, no dS passes through it. */
 	const double sums = c->sums != DQUERY_APART;
 	const double cells = (double)m * n;
 	/* Operands: K and V once, Q and dO for each warpgroup, as rows and as columns; dS written and read; what arrives. */

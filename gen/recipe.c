@@ -80,8 +80,9 @@ static void piece_parse(struct recipe *recipe, struct line *line)
 	p.tile = line_number(line, "tile", 0, INT32_MAX);
 	p.unit = line_number(line, "unit", 0, INT32_MAX);
 	p.zeroed = line_number(line, "zeroed", 0, 1);
+	_Static_assert(RECIPE_PIECES_MAX == 10, "as the message says");
 	if (recipe->piece_count == RECIPE_PIECES_MAX)
-		line->wrong = "at most 8 pieces";
+		line->wrong = "at most 10 pieces";
 	else
 		recipe->piece[recipe->piece_count++] = p;
 }

@@ -162,8 +162,8 @@ struct Taken : ItemKept {
 	int row_q, row_k, item, turn;
 };
 
-// With SUMS there is what dQ passes through; functions that name it are templates over Smem, compiled where it is.
-template <bool SUMS> struct Tiles {
+// With SUMMED there is what dQ passes through; functions that name it are templates over Smem, compiled where it is.
+template <bool SUMMED> struct Tiles {
 	unsigned short key[PANELS_QK][TILE_N][64]; // swizzled rows of 128 bytes: tensor maps write, wgmma reads
 	unsigned short value[PANELS_V][TILE_N][64];
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
@@ -557,10 +557,10 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], const float (&s)[TILE_M / 2]
 template <class Shared>
 DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], unsigned number, int index, int k0, int warp)
 {
+	mbarrier_wait(smem.dquery_empty[warp / 4], (number & 1) ^ 1); // dQ of the visit before has been read; who has no columns keeps in step
 	if (HEAD_DIM_QK % 64 != 0 && (PANELS_QK == 2 ? warp : warp % 4) >= STEPS_QK)
 		return;
 	const unsigned to = cvta_shared(smem.dquery[PANELS_QK == 2 ? warp : warp / 4 * STEPS_QK + warp % 4]) + mov_tid_x() % 32 * 16;
-	mbarrier_wait(smem.dquery_empty[warp / 4], (number & 1) ^ 1); // dQ of the visit before has been read
 	smem.summed[warp / 4] = {index, k0}; // everybody the same: a branch would take registers
 #pragma unroll
 	for (int j = 0; j < DQUERY_ROWS / 8; j++)
