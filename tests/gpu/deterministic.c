@@ -58,10 +58,21 @@ static const struct {
 	{D64 TILE(64, 128, 12, 2) "mask: causal, blocks: {size: 64, from: bitmap}, " DET, "b2,h4/2,q333,k444"},
 	{"{head_dim: {qk: 64, v: 128}, " TILE(64, 128, 12, 2) "layout: packed, mask: causal, score: {softcap: {cap: 5}}, " DET,
          "b4,h2,lq130-0-70-200,lk90-9-0-300,q210,k310,seed2"},
-	{"{head_dim: 128, " TILE(64, 128, 12, 2) "score: bias, " DET, "b2,h2,q200,k333"},
+	{"{head_dim: 64, kv_group: 2, " TILE(128, 128, 12, 2) "mask: {window: {left: 70, right: 9}}, " DET, "b2,h4/2,q333,k450"},
+	{"{head_dim: 64, kv_group: 2, " TILE(64, 128, 12, 2) "mask: {window: {left: 70, right: 9}}, dropout: 0.2, " DET, "b2,h4/2,q333,k450,seed2"},
+	{"{head_dim: 128, kv_group: 2, " TILE(64, 128, 12, 2) "score: bias, " DET, "b2,h4/2,q200,k333"},
 	{HALF TILE(64, 128, 12, 2) "layout: padded, mask: \"k <= q && q - k < 100 || k < 16\", " DET, "b4,h2,lq130-0-70-200,lk90-9-0-300,q210,k310"},
 	{"{head_dim: 96, kv_group: any, " TILE(64, 128, 12, 2) "mask: {all: [causal, document]}, score: alibi, sink: true, " DET,
          "b2,h4/2,q513,k513,seed3"},
+	/* sums in the order of key tiles: many of them, more than see a query tile; warps without columns; entries of all lengths; one summing warp for both;
+	 * parts; the group known at launch only */
+	{"{head_dim: 128, mask: causal, " DET, "b2,h3,q1500,k1700"},
+	{"{head_dim: 64, " DET, "b1,h5,q700,k2100"},
+	{"{head_dim: 96, mask: {window: {left: 300, right: 40}}, dropout: 0.2, " DET, "b1,h3,q1300,k1200,seed2"},
+	{"{head_dim: 80, layout: packed, kv_group: any, mask: causal, " DET, "b5,h4/2,lq430-0-7-900-1,lk390-9-0-1300-1,q900,k1300,seed2"},
+	{"{head_dim: 40, dtype: fp16, layout: padded, mask: \"k + 200 <= q\", sink: true, " DET, "b4,h2,lq630-0-70-900,lk390-9-0-700,q900,k700,seed4"},
+	{"{head_dim: 128, " TILE(48, 128, 12, 2) "score: bias, " DET, "b2,h2,q500,k633"},
+	{"{head_dim: 64, tile: {backward: {m: 64, n: 128, warps: 12, stages: 2, splits: 3}}, " DET, "b1,h2,q500,k500"},
 	/* above head dim 128: a step of 64 keys that only one of two query tiles sees, or none; lengths inside either step; an entry without
 	 * keys; one buffer of V and two; other columns of V than of Q; the first visit is the last */
 	{"{head_dim: 160, kv_group: any, " WIDE "mask: {window: {left: 70, right: 9}}, " DET, "b2,h4/2,q333,k450"},

@@ -363,9 +363,8 @@ static bool handed_right(struct bench *b, int ctas)
 	for (int i = 0; i < 1024; i++) {
 		float sum = 0;
 		for (int cta = ctas - 1; cta >= 0; cta--) {
-			const float tenths = (float)((cta * 37 + i * 11) % 101) * 0.1f;
-			const float value = tenths + (cta % 3 == 1 ? 1e7f : 0);
-			sum += value;
+			const float eighths = (float)((cta * 37 + i * 11) % 101) * 0.125f; /* exact, fused or not */
+			sum += eighths + (cta % 3 == 1 ? 1e7f : 0);
 		}
 		if (ordered[i] != sum)
 			return wrong(b, "ordered sums", i, 0, ordered[i], sum);

@@ -192,7 +192,7 @@ extern "C" __global__ void __launch_bounds__(128) reduction(float *sums, unsigne
 
 // Sums of 1,024 floats over CTAs that nobody has cleared: in one order, from the last CTA to the first (handed_value), and in any (i + CTA), where who comes
 // first stores. words: the CTA whose turn it is, and 1, which is 2 while somebody stores and 0 after it.
-DEVICE float handed_value(int i, int cta) { return (cta * 37 + i * 11) % 101 * 0.1f + (cta % 3 == 1 ? 1e7f : 0); }
+DEVICE float handed_value(int i, int cta) { return (cta * 37 + i * 11) % 101 * 0.125f + (cta % 3 == 1 ? 1e7f : 0); }
 extern "C" __global__ void __launch_bounds__(32) handed(float *ordered, float *claimed, unsigned *words)
 {
 	float(&made)[2][1024] = *reinterpret_cast<float(*)[2][1024]>(smem_bytes);
