@@ -160,8 +160,7 @@ $(B)/tests/t_pack_run: | $(B)/fagen $(B)/libfagen_rt.so $(B)/examples/pack $(B)/
 # t_pairs, t_ptx, t_watch: the GPU suite's lists of cases, its kernels, its watchdog.
 $(B)/tests/t_watch: $(B)/tests/gpu/watch.o
 $(B)/tests/t_pairs: $(addprefix $(B)/tests/gpu/,pairs.o pairs_all.o pairs_native.o)
-$(B)/tests/t_ptx: | $(B)/tests/gpu/ptx_source.o
-$(B)/tests/t_ptx: private LIBS := $(B)/tests/gpu/ptx_source.o $(ARCHIVES) $(LIBS)
+$(B)/tests/t_ptx: $(B)/tests/gpu/ptx_source.o
 
 # t_store_stress: the system calls of cache/ go through the suite, which makes them fail.
 STORE_CALLS := malloc calloc realloc openat read write fdatasync linkat fstat fstatat mkdirat unlinkat renameat futimens getrandom flock
