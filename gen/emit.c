@@ -27,15 +27,7 @@ static void constant_print(struct text *out, const struct constant *c)
 	text_free(&line);
 }
 
-static const struct recipe_kernel *find_kernel(const struct plan *plan, const char *entry) /* NULL: none */
-{
-	for (int i = 0; i < plan->recipe.kernel_count; i++)
-		if (strcmp(plan->recipe.kernel[i].entry, entry) == 0)
-			return &plan->recipe.kernel[i];
-	return NULL;
-}
-
-static bool has_kernel(const struct plan *plan, const char *entry) { return find_kernel(plan, entry) != NULL; }
+static bool has_kernel(const struct plan *plan, const char *entry) { return recipe_kernel_find(&plan->recipe, entry) != NULL; }
 
 /* One row for each constant of templates/README.md, in its order. */
 static void prologue_print(struct text *out, const struct spec *spec, const struct program *program,
@@ -92,12 +84,12 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 	          "#pragma nv_diag_suppress 177 // the constants are always all here; no kernel uses every one\n\n");
 	for (size_t i = 0; i < sizeof constants / sizeof *constants; i++)
 		constant_print(out, &constants[i]);
-	const struct recipe_kernel *const query = find_kernel(plan, "fagen_backward_query");
+	const struct recipe_kernel *const query = recipe_kernel_find(&plan->recipe, "fagen_backward_query");
 	if (query)
 		constant_print(out, &(struct constant){"QUERY_SMEM_BYTES", "int", query->smem_bytes, 0,
 		                                       "of fagen_backward_query"});
-	const struct recipe_kernel *const rows = find_kernel(plan, "fagen_input_grad"),
-					  *const cols = find_kernel(plan, "fagen_input_grad_cols");
+	const struct recipe_kernel *const rows = recipe_kernel_find(&plan->recipe, "fagen_input_grad"),
+					  *const cols = recipe_kernel_find(&plan->recipe, "fagen_input_grad_cols");
 	if (rows) { /* only these kernels' text has them */
 		const int bytes[] = {rows->smem_bytes, cols ? cols->smem_bytes : 0};
 		constant_print(out, &(struct constant){"GRAD_SMEM_BYTES", "int", bytes[0], 0, "of fagen_input_grad"});

@@ -109,14 +109,6 @@ int candidate_occupancy(struct candidate *c, const struct target *target)
 	return least;
 }
 
-static const struct recipe_kernel *kernel_find(const struct recipe *recipe, const char *entry)
-{
-	for (int i = 0; i < recipe->kernel_count; i++)
-		if (strcmp(recipe->kernel[i].entry, entry) == 0)
-			return &recipe->kernel[i];
-	return NULL;
-}
-
 static struct recipe_shape shape_of(const struct problem *p, const struct device *device)
 {
 	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k,
@@ -190,7 +182,7 @@ static int64_t ctas_count(const struct recipe *recipe, const struct recipe_kerne
 /* What fagen_input_grad takes beside its products, a CTA for each query tile, as many on an SM as there is shared memory and registers for. */
 static double grads_us(const struct candidate *c, const struct plan *plan, const struct recipe *recipe, const struct recipe_shape *shape, double tiles)
 {
-	const struct recipe_kernel *kernel = kernel_find(recipe, "fagen_input_grad");
+	const struct recipe_kernel *kernel = recipe_kernel_find(recipe, "fagen_input_grad");
 	const double ctas = (double)recipe_grid_size(kernel, shape), sms = fmin(ctas, plan->device->sms);
 	struct candidate own = *c;
 	own.smem_bytes = kernel->smem_bytes;
@@ -202,7 +194,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
                     const struct program *program, const struct visits *visits, const struct plan *plan,
                     const struct recipe *recipe)
 {
-	const struct recipe_kernel *main = kernel_find(recipe, model->main);
+	const struct recipe_kernel *main = recipe_kernel_find(recipe, model->main);
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
 	const struct recipe_shape shape = shape_of(problem, device);
@@ -223,7 +215,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double tiles = visits->tiles * heads_q / c->heads;
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
 	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
-	const struct recipe_kernel *const query = kernel_find(recipe, "fagen_backward_query"); /* makes S and dP once more */
+	const struct recipe_kernel *const query = recipe_kernel_find(recipe, "fagen_backward_query"); /* makes S and dP once more */
 	const bool again = query;
 	c->mma_flop = tiles * tile_cells * (flop_cell + (again ? 2.0 * (spec->head_dim_qk + spec->head_dim_v) : 0));
 	c->exps = tiles * tile_cells * (again ? 2 : 1);

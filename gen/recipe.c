@@ -13,6 +13,14 @@ static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores
                                                    "tiles_k", "tiles_kv", "blocks", "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
 
+const struct recipe_kernel *recipe_kernel_find(const struct recipe *recipe, const char *entry)
+{
+	for (int i = 0; i < recipe->kernel_count; i++)
+		if (strcmp(recipe->kernel[i].entry, entry) == 0)
+			return &recipe->kernel[i];
+	return NULL;
+}
+
 void recipe_print(struct text *text, const struct recipe *recipe)
 {
 	text_addf(text, "recipe load_bytes %d kv_group %d\n", recipe->load_bytes, recipe->kv_group);

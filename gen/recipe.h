@@ -80,6 +80,8 @@ struct recipe_shape {
 	int64_t sms; /* multiprocessors of the device, at least 1 */
 };
 
+/* The kernel of that name; NULL: there is none. */
+const struct recipe_kernel *recipe_kernel_find(const struct recipe *, const char *entry);
 void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);
 /* CTAs of one kernel; 0 when there is nothing to do. -1 when it exceeds 2^31-1. */

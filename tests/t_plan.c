@@ -418,14 +418,6 @@ START_TEST(d256_backward_on_99_kib) /* a plan that fits, or a refusal that says 
 }
 END_TEST
 
-static const struct recipe_kernel *kernel_find(const struct recipe *recipe, const char *entry)
-{
-	for (int i = 0; i < recipe->kernel_count; i++)
-		if (strcmp(recipe->kernel[i].entry, entry) == 0)
-			return &recipe->kernel[i];
-	return NULL;
-}
-
 /* Wherever there is a plan there is a deterministic one: native to head dim 128, with sums of dQ in the order of key tiles; else without float32 sums, with a
  * kernel that owns query rows, which computes S and dP again: two products more than five. Forward does not know of it. */
 START_TEST(deterministic)
@@ -446,10 +438,10 @@ START_TEST(deterministic)
 				ck_assert_str_eq(plan.templ, other.templ);
 				ck_assert(!native || strcmp(gpus[g], "H200") == 0);
 				ck_assert(native || dim <= 128 || strcmp(gpus[g], "H200") != 0);
-				const struct recipe_kernel *query = kernel_find(&plan.recipe, "fagen_backward_query");
+				const struct recipe_kernel *query = recipe_kernel_find(&plan.recipe, "fagen_backward_query");
 				ck_assert_int_eq(query == NULL, native && dim <= 128);
-				ck_assert_int_eq(kernel_find(&plan.recipe, "fagen_dquery") == NULL, query != NULL);
-				ck_assert_ptr_null(kernel_find(&other.recipe, "fagen_backward_query"));
+				ck_assert_int_eq(recipe_kernel_find(&plan.recipe, "fagen_dquery") == NULL, query != NULL);
+				ck_assert_ptr_null(recipe_kernel_find(&other.recipe, "fagen_backward_query"));
 				must_make(&plan, &spec, gpus[g], &problem, PASS_FORWARD);
 				must_make(&other, &plain, gpus[g], &problem, PASS_FORWARD);
 				ck_assert(best(&plan)->time_us == best(&other)->time_us);
@@ -457,7 +449,7 @@ START_TEST(deterministic)
 					continue;
 				must_make(&plan, &spec, gpus[g], &problem, PASS_BACKWARD);
 				must_make_with(&other, !native ? &model_sm80_bwd : &model_sm90_bwd_pair, &plain, gpus[g], &problem);
-				query = kernel_find(&plan.recipe, "fagen_backward_query");
+				query = recipe_kernel_find(&plan.recipe, "fagen_backward_query");
 				ck_assert(query->grid == GRID_QUERY_TILES && query->tile == (native ? 128 : best(&plan)->tile_m));
 				ck_assert_int_eq(query->tile % best(&plan)->tile_m, 0);
 				ck_assert_int_le(query->smem_bytes, plan.target->smem_block);

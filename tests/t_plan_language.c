@@ -28,14 +28,6 @@ static struct spec spec_of(const char *mask, const char *score, const struct inp
 	return spec;
 }
 
-static const struct recipe_kernel *kernel_find(const struct plan *p, const char *entry)
-{
-	for (int i = 0; i < p->recipe.kernel_count; i++)
-		if (strcmp(p->recipe.kernel[i].entry, entry) == 0)
-			return &p->recipe.kernel[i];
-	return NULL;
-}
-
 static const struct recipe_piece *piece_find(const struct plan *p, const char *name)
 {
 	for (int i = 0; i < p->recipe.piece_count; i++)
@@ -126,8 +118,8 @@ START_TEST(kernels_before)
 	for (int pass = 0; pass < PASS_COUNT; pass++) {
 		must_make(&plan, &spec, "H200", &problem, (enum pass)pass);
 		const int m = best(&plan)->tile_m, n = best(&plan)->tile_n;
-		const struct recipe_kernel *rows = kernel_find(&plan, "fagen_bounds_rows"),
-					   *cols = kernel_find(&plan, "fagen_bounds_cols");
+		const struct recipe_kernel *rows = recipe_kernel_find(&plan.recipe, "fagen_bounds_rows"),
+					   *cols = recipe_kernel_find(&plan.recipe, "fagen_bounds_cols");
 		const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false, 132};
 		ck_assert(rows && cols && rows->threads == 128 && cols->threads == 128);
 		ck_assert_int_eq(recipe_grid_size(rows, &shape), 2 * 6 * ((1000 + m - 1) / m));
@@ -137,13 +129,13 @@ START_TEST(kernels_before)
 		ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "bounds_rows"), &shape),
 		                 (bytes + 255) / 256 * 256);
 		ck_assert_ptr_nonnull(piece_find(&plan, "bounds_cols"));
-		ck_assert_ptr_null(kernel_find(&plan, "fagen_blocks"));
+		ck_assert_ptr_null(recipe_kernel_find(&plan.recipe, "fagen_blocks"));
 	}
 	spec = spec_plain(64, 64);
 	spec.blocks = (struct blocks){.source = BLOCKS_LISTS, .size_q = 64, .size_k = 128};
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
 	const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false, 132};
-	ck_assert_int_eq(recipe_grid_size(kernel_find(&plan, "fagen_blocks"), &shape), 2 * 6 * 16);
+	ck_assert_int_eq(recipe_grid_size(recipe_kernel_find(&plan.recipe, "fagen_blocks"), &shape), 2 * 6 * 16);
 	ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "blocks"), &shape), (2 * 6 * 16 * 6 + 255) / 256 * 256);
 	for (int pass = 0; pass < PASS_COUNT; pass++) { /* the naive kernels read the same bitmap */
 		struct program program;
@@ -171,8 +163,8 @@ START_TEST(gradients_of_inputs)
 	const struct spec spec = spec_of(NULL, "s + table[h, min(max(q - k + 16, 0), 31)]", &table);
 	must_make(&plan, &spec, "H200", &problem, PASS_BACKWARD);
 	check_plan(&plan, &spec);
-	ck_assert(kernel_find(&plan, "fagen_input_grad") && kernel_find(&plan, "fagen_input_grad_sum"));
-	ck_assert_ptr_null(kernel_find(&plan, "fagen_input_grad_cols"));
+	ck_assert(recipe_kernel_find(&plan.recipe, "fagen_input_grad") && recipe_kernel_find(&plan.recipe, "fagen_input_grad_sum"));
+	ck_assert_ptr_null(recipe_kernel_find(&plan.recipe, "fagen_input_grad_cols"));
 	ck_assert_int_eq(piece_find(&plan, "grad_partial")->unit, 32);
 	/* Gradients without a query are cleared by a kernel, and by it alone. */
 	const struct recipe_shape no_queries = {2, 6, 6, 0, 1024, 0, 0, false, 132},
@@ -185,7 +177,7 @@ START_TEST(gradients_of_inputs)
 			ck_assert_int_eq(recipe_grid_size(k, &no_queries), clears);
 	}
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
-	ck_assert_ptr_null(kernel_find(&plan, "fagen_input_grad"));
+	ck_assert_ptr_null(recipe_kernel_find(&plan.recipe, "fagen_input_grad"));
 }
 END_TEST
 

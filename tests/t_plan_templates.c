@@ -116,14 +116,6 @@ START_TEST(native_backwards_refuse)
 }
 END_TEST
 
-static const struct recipe_kernel *kernel_find(const struct recipe *recipe, const char *entry)
-{
-	for (int i = 0; i < recipe->kernel_count; i++)
-		if (strcmp(recipe->kernel[i].entry, entry) == 0)
-			return &recipe->kernel[i];
-	return NULL;
-}
-
 /* A native deterministic backward of these keys, to `plan`; heads share keys where kv_group says two. */
 static void deterministic_plan(struct spec *spec, const char *keys)
 {
@@ -165,8 +157,8 @@ START_TEST(native_ordered)
 		struct spec spec;
 		deterministic_plan(&spec, rows[i].yaml);
 		ck_assert_msg((best(&plan)->sums == DQUERY_ORDERED) == rows[i].ordered, "%s", rows[i].yaml);
-		ck_assert_int_eq(kernel_find(&plan.recipe, "fagen_dquery") != NULL, rows[i].ordered);
-		ck_assert_int_eq(kernel_find(&plan.recipe, "fagen_backward_query") != NULL, !rows[i].ordered);
+		ck_assert_int_eq(recipe_kernel_find(&plan.recipe, "fagen_dquery") != NULL, rows[i].ordered);
+		ck_assert_int_eq(recipe_kernel_find(&plan.recipe, "fagen_backward_query") != NULL, !rows[i].ordered);
 		ck_assert(best(&plan)->queue || !rows[i].ordered); /* CTAs that have not begun hold nobody up */
 		int pieces = 0;
 		for (int k = 0; k < plan.recipe.piece_count; k++)
@@ -201,9 +193,9 @@ START_TEST(native_deterministic)
 		struct spec spec;
 		deterministic_plan(&spec, rows[i].yaml);
 		const bool wide = spec.head_dim_qk > 128 || spec.head_dim_v > 128;
-		const struct recipe_kernel *query = kernel_find(&plan.recipe, "fagen_backward_query");
+		const struct recipe_kernel *query = recipe_kernel_find(&plan.recipe, "fagen_backward_query");
 		ck_assert_ptr_nonnull(query);
-		ck_assert_ptr_null(kernel_find(&plan.recipe, "fagen_dquery"));
+		ck_assert_ptr_null(recipe_kernel_find(&plan.recipe, "fagen_dquery"));
 		ck_assert(query->grid == GRID_QUERY_TILES && query->tile == 128 && query->threads == 384);
 		for (int k = 0; k < plan.candidate_count; k++)
 			ck_assert(plan.candidate[k].reason[0] || plan.candidate[k].tile_m == 64 || plan.candidate[k].tile_m == 128);
@@ -229,7 +221,7 @@ START_TEST(pair_recipe)
 		const struct problem odd = {1, 3, 1, 1000, 129, 16};
 		must_make_with(&plan, &model_sm90_bwd_pair, &spec, "H200", &odd);
 		check_plan(&plan, &spec);
-		const struct recipe_kernel *main = kernel_find(&plan.recipe, "fagen_backward");
+		const struct recipe_kernel *main = recipe_kernel_find(&plan.recipe, "fagen_backward");
 		ck_assert_ptr_nonnull(main);
 		const struct recipe_shape shape = {1, 3, 1, 1000, 129, 0, 0, false, 132};
 		ck_assert_int_eq(recipe_grid_size(main, &shape), 2 * 2);
@@ -382,9 +374,7 @@ START_TEST(two_ctas_share_an_sm)
 	spec.tile[PASS_FORWARD] = (struct tile_request){.m = 128, .n = rows[_i].keys, .warps = 12, .stages = 3};
 	must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &usual);
 	const struct candidate *c = best(&plan);
-	const struct recipe_kernel *k = NULL;
-	for (int i = 0; i < plan.recipe.kernel_count; i++)
-		k = strcmp(plan.recipe.kernel[i].entry, "fagen_forward") == 0 ? &plan.recipe.kernel[i] : k;
+	const struct recipe_kernel *k = recipe_kernel_find(&plan.recipe, "fagen_forward");
 	ck_assert_int_eq(c->ctas_wanted, rows[_i].shared ? 2 : 1);
 	ck_assert_int_eq(c->ctas_sm, c->ctas_wanted);
 	ck_assert_int_eq(k->grid, rows[_i].shared ? GRID_PERSISTENT_2 : GRID_PERSISTENT);

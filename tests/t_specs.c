@@ -67,10 +67,8 @@ static void golden_write(const char *head, const char *line)
 /* Dynamic shared memory of one kernel; -1: there is none of that name. */
 static int main_smem(const struct recipe *recipe, const char *entry)
 {
-	for (int i = 0; i < recipe->kernel_count; i++)
-		if (strcmp(recipe->kernel[i].entry, entry) == 0)
-			return recipe->kernel[i].smem_bytes;
-	return -1;
+	const struct recipe_kernel *kernel = recipe_kernel_find(recipe, entry);
+	return kernel ? kernel->smem_bytes : -1;
 }
 
 /* The entry that a plan's template has its shared memory for. */
