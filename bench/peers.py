@@ -64,7 +64,7 @@ class Case:
 def cases_default():
     seqs = (512, 1024, 2048, 4096, 8192, 16384)
     main = [Case(d, causal, s) for d in (64, 128) for causal in (False, True) for s in seqs]
-    wide = [Case(d, causal, s, 16384 // s, 8) for d in (192, 256) for causal in (False, True) for s in (1024, 4096, 16384)]
+    wide = [Case(d, causal, s, heads=8) for d in (192, 256) for causal in (False, True) for s in (1024, 4096, 16384)]
     odd = [Case(96, True, 2048, 4, 16), Case(96, True, 8192, 2, 20), Case(128, True, 8192, 1, 32, 8), Case(128, False, 4096, 2, 32, 8),
            Case(128, True, 4000, 4, 16), Case(64, False, 4095, 4, 32)]
     return main + wide + odd

@@ -304,8 +304,7 @@ static void struct_print(struct text *out, struct emit *e, const char *name, enu
 	static const char *const sizes[ACCESS_PLACE_COUNT] = {[AT_HEAD] = "",
 	                                                      [AT_ROW] = "[TILE_M]",
 	                                                      [AT_COL] = "[TILE_N]",
-	                                                      [AT_DIAG] = "[TILE_M + TILE_N]",
-	                                                      [AT_CELL] = ""};
+	                                                      [AT_DIAG] = "[TILE_M + TILE_N]"};
 	char field[INPUT_NAME_MAX + 16];
 	int words = 0;
 	text_addf(out, "struct %sInputs {\n", name);
@@ -374,8 +373,7 @@ static void cells_print(struct text *out, struct emit *e, int only, const char *
 	int dim_q, dim_k;
 	for (int a = 0; a < e->program->access_count; a++) {
 		const struct access *access = &e->program->access[a];
-		const bool matrix = access_matrix(&dim_q, &dim_k, e->pool, access->node, e->spec->input);
-		if (access->place != AT_CELL || (only < 0 ? matrix : a != only))
+		if (access->place != AT_CELL || (only < 0 ? access_matrix(&dim_q, &dim_k, e->pool, access->node, e->spec->input) : a != only))
 			continue;
 		snprintf(at, sizeof at, "[row * (TILE_N + %d) + col]", access_cell_pad(&e->spec->input[access->input]));
 		text_addf(&copies, "%s\t\t", indent);

@@ -94,8 +94,8 @@ static int products_backward(struct product *product, const struct spec *spec, c
 	return count;
 }
 
-/* S^T and dP^T; dV; dK; and of dQ half the panels, and half of the last one if their number is odd. Deterministic, another kernel has S and dP,
- * of the same shape, and dQ. */
+/* S^T and dP^T; dV; dK; and of dQ half the panels, and half of the last one if their number is odd. Where another kernel has dQ, it has S and
+ * dP too, of the same shape. */
 static int products_backward_pair(struct product *product, const struct spec *spec, const struct candidate *tile)
 {
 	const int panels = (spec->head_dim_qk + 63) / 64;
@@ -103,7 +103,7 @@ static int products_backward_pair(struct product *product, const struct spec *sp
 	product[count++] = (struct product){FORM_SS, tile->tile_m};
 	product[count++] = (struct product){FORM_RS, spec->head_dim_v};
 	product[count++] = (struct product){FORM_MM, spec->head_dim_qk};
-	if (spec->deterministic) {
+	if (tile->sums == DQUERY_APART) {
 		if (spec->head_dim_qk != spec->head_dim_v)
 			product[count++] = (struct product){FORM_RS, spec->head_dim_qk};
 		return count;

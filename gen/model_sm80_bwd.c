@@ -124,10 +124,10 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	 * addresses, and so do few warps, each of which walks more of a tile: there 192 spill too. */
 	const bool wide = c->stages == 2 && steps_qk + steps_v > (warps < 8 ? 15 : 24);
 	/* Without dQ between them ptxas overlaps iterations, and with dropout or wide rows then spills at 192 too. */
-	const bool overlapped = spec->deterministic && (dropout || steps_qk + steps_v > 24);
+	const bool overlapped = c->sums == DQUERY_APART && (dropout || steps_qk + steps_v > 24);
 	const int addresses = wide || overlapped ? 64 : 56;
 	c->regs = accumulators(dk) + accumulators(dv) +
-	          int_max(2 * accumulators(s), spec->deterministic ? 0 : accumulators(dq)) + addresses;
+	          int_max(2 * accumulators(s), c->sums == DQUERY_APART ? 0 : accumulators(dq)) + addresses;
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)m * n;
@@ -148,7 +148,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->wait_clocks = staging_clocks(c, spec, program, warps);
 	if (program->grads)
 		grad_visit_add(c, spec, program);
-	if (!spec->deterministic)
+	if (c->sums != DQUERY_APART)
 		return;
 
 	/* The kernel of dQ visits the same tiles once more. */
@@ -188,7 +188,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_bounds_add(recipe, program, c);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
-	if (spec->deterministic)
+	if (c->sums == DQUERY_APART)
 		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, c->tile_m, threads,
 		                  query_kernel_make(c, spec, program, target).smem_bytes);
 	else
@@ -197,7 +197,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	if (program->grads)
 		recipe_grads_add(recipe, spec, program, c);
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
-	if (!spec->deterministic)
+	if (c->sums != DQUERY_APART)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
 }
 

@@ -74,9 +74,7 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		c->visit_clocks += dropout_clocks * cells;
 	score_cost_add(c, program, device, PASS_BACKWARD);
-	/* One or two of them add dQ to its sums. */
-	const bool summing = c->sums == DQUERY_CLAIMED || c->sums == DQUERY_ORDERED;
-	c->wait_clocks = staging_clocks(c, spec, program, summing ? LOADERS - 1 : LOADERS);
+	c->wait_clocks = staging_clocks(c, spec, program, has_turns(c) ? LOADERS - 1 : LOADERS); /* one or two of them add dQ to its sums */
 }
 
 void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,
@@ -100,7 +98,7 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
 	if (c->sums != DQUERY_APART)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
-	if (c->sums == DQUERY_CLAIMED || c->sums == DQUERY_ORDERED)
+	if (has_turns(c))
 		recipe_piece_add(recipe, "turns", SIZE_TILES_Q, c->tile_m, 2);
 	recipe_queue_add(recipe, c);
 	recipe_map_add(recipe, "query", c->tile_m);

@@ -15,6 +15,9 @@ static inline int steps(int columns) { return (columns + 15) / 16; } /* of produ
 /* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
 static const double wgmma_flop_clk = 4096;
 
+/* Are sums of dQ begun by whoever has some first, as a word for each says (TURNS in templates/delta.cu)? */
+static inline bool has_turns(const struct candidate *c) { return c->sums == DQUERY_CLAIMED || c->sums == DQUERY_ORDERED; }
+
 /* Bytes of a struct Note: a visit and so many words, aligned as the visit is. */
 int note_bytes(const struct program *, const struct candidate *, int words);
 

@@ -41,12 +41,12 @@ static bool keys_alike(const struct program *program)
  * affine with coefficients -1, 0, 1, and nothing else decides. Not where query heads share keys: items of few key tiles are long then, and the longest come
  * last (causal, b 1, h 32/8, 8k: 0.70 of the speed of sums in any order; apart 0.86), as far as the spec says so. Nor for parts that begin elsewhere in each tile, which would wait for
  * the ends of others. */
-static enum dquery_sums sums_of(const struct tile_request *t, const struct spec *spec, const struct program *program)
+static enum dquery_sums sums_of(int splits, const struct spec *spec, const struct program *program)
 {
 	if (!spec->deterministic)
 		return DQUERY_CLAIMED;
 	const bool known = program->run_count == 1 && !program->scan;
-	return known && spec->kv_group <= 1 && (t->splits <= 1 || keys_alike(program)) ? DQUERY_ORDERED : DQUERY_APART;
+	return known && spec->kv_group <= 1 && (splits <= 1 || keys_alike(program)) ? DQUERY_ORDERED : DQUERY_APART;
 }
 
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -75,7 +75,7 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		snprintf(reason, REASON_MAX, "m %d; want a multiple of 16 from 16 to 128", t->m);
 		return false;
 	}
-	if (sums_of(t, spec, program) == DQUERY_APART && t->m != GROUP_ROWS && t->m != QUERY_ROWS) {
+	if (sums_of(t->splits, spec, program) == DQUERY_APART && t->m != GROUP_ROWS && t->m != QUERY_ROWS) {
 		snprintf(reason, REASON_MAX, "m %d; deterministic: true wants %d or %d", t->m, GROUP_ROWS, QUERY_ROWS);
 		return false;
 	}
@@ -122,8 +122,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->overlap = overlap;
 	c->visit_clocks = visit_clocks;
 	c->item_clocks = item_clocks;
-	const struct tile_request request = candidate_request(c);
-	c->sums = sums_of(&request, spec, program);
+	c->sums = sums_of(c->splits, spec, program);
 	c->queue = c->sums == DQUERY_ORDERED || program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);

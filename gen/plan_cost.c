@@ -216,9 +216,8 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const double flop_cell = plan->pass == PASS_FORWARD ? 2.0 * (spec->head_dim_qk + spec->head_dim_v)
 	                                                    : 6.0 * spec->head_dim_qk + 4.0 * spec->head_dim_v;
 	const struct recipe_kernel *const query = recipe_kernel_find(recipe, "fagen_backward_query"); /* makes S and dP once more */
-	const bool again = query;
-	c->mma_flop = tiles * tile_cells * (flop_cell + (again ? 2.0 * (spec->head_dim_qk + spec->head_dim_v) : 0));
-	c->exps = tiles * tile_cells * (again ? 2 : 1);
+	c->mma_flop = tiles * tile_cells * (flop_cell + (query ? 2.0 * (spec->head_dim_qk + spec->head_dim_v) : 0));
+	c->exps = tiles * tile_cells * (query ? 2 : 1);
 
 	/* Traffic between the SMs and L2: every CTA loads its own side once, and streams what it visits. */
 	const struct traffic row = traffic_rows(spec, plan->pass);
@@ -254,9 +253,9 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const struct input_traffic inputs = input_traffic(c, spec, program, problem);
 	side_bytes += c->input_grads ? inputs.grad_bytes : 0;
 	const double both = (double)ELEMENT * (spec->head_dim_qk + spec->head_dim_v);
-	if (again) /* Q, K, V and dO; K and V of a tile are streamed for as many rows as a CTA of that kernel owns */
+	if (query) /* Q, K, V and dO; K and V of a tile are streamed for as many rows as a CTA of that kernel owns */
 		side_bytes += both * (heads_q * (double)problem->seqlen_q + heads_kv * (double)problem->seqlen_k);
-	const double query_share = again ? (double)c->tile_m / query->tile : 0;
+	const double query_share = query ? (double)c->tile_m / query->tile : 0;
 	c->l2_bytes = query_share * tiles * c->tile_n * both + outer_bytes +
 	              tiles * (walk.inner_tile * (row.inner + accum_row) + inputs.tile_bytes) + side_bytes + again_bytes;
 

@@ -159,6 +159,7 @@ START_TEST(pair_products)
 		const struct spec s = parse(yaml);
 		plan = (struct plan){.pass = PASS_BACKWARD, .templ = "sm90/bwd_pair"};
 		plan.candidate[0].tile_m = 64;
+		plan.candidate[0].sums = DQUERY_CLEARED;
 		wgmma_print(&out, &s, &plan);
 		const int panels = (qk + 63) / 64;
 		shared_check(&out, "wgmma_ss", 64, shapes[_i].type, "0, 0");
