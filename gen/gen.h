@@ -506,6 +506,7 @@ struct candidate {
 		DQUERY_APART, DQUERY_CLEARED, DQUERY_CLAIMED, DQUERY_ORDERED
 	} sums;
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
+	bool order;               /* another kernel sorts the items of the main one, longest first, where there are more than run at a time */
 	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for */
 	bool out_staged;          /* there is shared memory for O on its way out: for a few rows of each warp */
 	bool out_whole;           /* instead for all of a tile's, which other warps store */

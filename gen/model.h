@@ -71,6 +71,11 @@ bool forward_keys_fit(char reason[REASON_MAX], const struct tile_request *, cons
 /* For `recipe`: kernels that come before the main ones, and their workspace. */
 void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
+/* For `shape`, when splits and sums are known: do data rule how long items are, and may they begin in any order? */
+bool order_wanted(const struct candidate *, const struct spec *, const struct program *);
+/* For `recipe`: the kernel that sorts the items, before the main one; and its workspace, behind the queue, with which it is cleared. */
+void recipe_order_add(struct recipe *, const struct candidate *, enum pass);
+void recipe_order_piece_add(struct recipe *, const struct candidate *, enum pass);
 void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int tile, int threads, int smem_bytes);
 void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
 void recipe_map_add(struct recipe *, const char *name, int rows); /* of one head */
@@ -115,6 +120,8 @@ void candidate_clocks(struct candidate *, enum pass);
 /* Fills everything of an admissible candidate that depends on the problem. `recipe` is the candidate's. */
 void candidate_cost(struct candidate *, const struct template_model *, const struct spec *, const struct program *,
                     const struct visits *, const struct plan *, const struct recipe *);
+/* What a call launches: kernels, and clearings, one for pieces that lie side by side. */
+int launches_count(const struct recipe *, const struct problem *, const struct device *);
 void candidate_cost_naive(struct candidate *, const struct spec *, const struct plan *, const struct recipe *);
 /* Resident CTAs per SM; 0 and a reason when not even one fits. */
 int candidate_occupancy(struct candidate *, const struct target *);

@@ -125,6 +125,35 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 	}
 }
 
+bool order_wanted(const struct candidate *c, const struct spec *spec, const struct program *p)
+{
+	return (p->scan || spec->layout != LAYOUT_DENSE) && c->splits == 1 && c->sums != DQUERY_ORDERED;
+}
+
+enum { ORDER_WARPS = 16 };
+
+void recipe_order_add(struct recipe *r, const struct candidate *c, enum pass pass)
+{
+	if (!c->order)
+		return;
+	recipe_kernel_add(r, "fagen_order", pass == PASS_FORWARD ? GRID_ORDER_QUERIES : GRID_ORDER_KEYS,
+	                  pass == PASS_FORWARD ? c->positions : c->tile_n, 32 * ORDER_WARPS, 0);
+	struct recipe_kernel *const kernel = &r->kernel[r->kernel_count - 1];
+	kernel->beyond = c->ctas_sm;
+	kernel->heads = c->heads > 1 ? c->heads : 0;
+}
+
+void recipe_order_piece_add(struct recipe *r, const struct candidate *c, enum pass pass)
+{
+	if (!c->order)
+		return;
+	if (pass == PASS_FORWARD)
+		recipe_piece_add(r, "order", SIZE_TILES_Q, c->positions, 2);
+	else
+		recipe_piece_add(r, "order", SIZE_TILES_KV, c->tile_n, 2);
+	r->piece[r->piece_count - 1].zeroed = 1;
+}
+
 /* ---- what staging costs ---- */
 
 /* Clocks that a warp waits. A matrix's rows by 16 bytes: once for addresses, then for each such copy of its lanes. Other cells one by one: for a row,

@@ -106,6 +106,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
 	const double sums = c->sums != DQUERY_APART; /* 0: dQ is the other kernel's */
 
+	c->order = order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K or dK", n * row_qk);
 	smem_term_add(c, "V or dV", n * row_v);
@@ -186,6 +187,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
+	recipe_order_add(recipe, c, PASS_BACKWARD);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
 	if (c->sums == DQUERY_APART)
@@ -199,6 +201,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
 	if (c->sums != DQUERY_APART)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	recipe_order_piece_add(recipe, c, PASS_BACKWARD);
 }
 
 const struct template_model model_sm80_bwd = {

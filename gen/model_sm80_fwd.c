@@ -54,6 +54,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 		  row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
 	const int blocks_m = c->tile_m / (16 * c->warps);
 
+	c->order = order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
@@ -93,7 +94,9 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	(void)spec, (void)target;
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
+	recipe_order_add(recipe, c, PASS_FORWARD);
 	recipe_kernel_add(recipe, "fagen_forward", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes);
+	recipe_order_piece_add(recipe, c, PASS_FORWARD);
 }
 
 const struct template_model model_sm80_fwd = {

@@ -83,6 +83,7 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 	const int threads = 32 * c->warps, columns = 16 * steps(spec->head_dim_qk);
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
+	recipe_order_add(recipe, c, PASS_BACKWARD);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
 	recipe_kernel_add(recipe, "fagen_backward", grid, c->tile_n, threads, c->smem_bytes);
 	if (c->sums != DQUERY_APART)
@@ -101,6 +102,7 @@ void native_backward_recipe(struct recipe *recipe, const struct spec *spec, cons
 	if (has_turns(c))
 		recipe_piece_add(recipe, "turns", SIZE_TILES_Q, c->tile_m, 2);
 	recipe_queue_add(recipe, c);
+	recipe_order_piece_add(recipe, c, PASS_BACKWARD);
 	recipe_map_add(recipe, "query", c->tile_m);
 	recipe_map_add(recipe, "key", load_keys);
 	recipe_map_add(recipe, "value", load_keys);

@@ -124,6 +124,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->item_clocks = item_clocks;
 	c->sums = sums_of(c->splits, spec, program);
 	c->queue = c->sums == DQUERY_ORDERED || program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
+	c->order = order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);
 	smem_term_add(c, "V", n * row_v);

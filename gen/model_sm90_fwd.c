@@ -178,6 +178,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->overlap = overlap[kind];
 	c->speculate = one_reference_does(spec, program);
 	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
+	c->order = order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
@@ -242,6 +243,7 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	(void)target;
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
+	recipe_order_add(recipe, c, PASS_FORWARD);
 	recipe_kernel_add(recipe, "fagen_forward", c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : GRID_PERSISTENT, c->positions, 32 * c->warps,
 	                  c->smem_bytes);
 	recipe->kernel[recipe->kernel_count - 1].heads = shared ? c->heads : 0;
@@ -252,6 +254,7 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, c->positions, (row * slots + c->heads - 1) / c->heads);
 	}
 	recipe_queue_add(recipe, c);
+	recipe_order_piece_add(recipe, c, PASS_FORWARD);
 	recipe_map_add(recipe, "query", GROUP_ROWS / slots);
 	recipe->map[recipe->map_count - 1].heads = shared ? slots : 0;
 	recipe_map_add(recipe, "key", c->tile_n);

@@ -115,6 +115,21 @@ static struct recipe_shape shape_of(const struct problem *p, const struct device
 	                             0,        0,          false,       device->sms};
 }
 
+int launches_count(const struct recipe *recipe, const struct problem *problem, const struct device *device)
+{
+	const struct recipe_shape shape = shape_of(problem, device);
+	const struct recipe_kernel *const order = recipe_kernel_find(recipe, "fagen_order");
+	const bool unordered = order && recipe_grid_size(order, &shape) == 0;
+	int launches = recipe->kernel_count - unordered;
+	bool cleared = false; /* the piece before */
+	for (int i = 0; i < recipe->piece_count; i++) {
+		const bool clear = recipe->piece[i].zeroed && !(unordered && strcmp(recipe->piece[i].name, "order") == 0);
+		launches += clear && !cleared;
+		cleared = clear;
+	}
+	return launches;
+}
+
 struct traffic {
 	double outer, inner, side, accum;
 };
@@ -329,10 +344,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	}
 	if (c->input_grads)
 		main_us += grad_share * on_chip + grads_us(c, plan, recipe, &shape, tiles);
-	int launches = recipe->kernel_count;
-	for (int i = 0; i < recipe->piece_count; i++)
-		launches += recipe->piece[i].zeroed;
-	c->time_us = main_us + side_us + ends_us + launches * device->launch_us;
+	c->time_us = main_us + side_us + ends_us + launches_count(recipe, problem, device) * device->launch_us;
 }
 
 /* The naive kernels visit every tile, keep the scores in memory and overlap nothing: three kernels forward, one after

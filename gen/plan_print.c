@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gen/gen.h"
+#include "gen/model.h"
 
 static struct recipe_shape shape_of(const struct plan *plan)
 {
@@ -124,9 +124,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 	time_print(text, c->time_us);
 	text_addf(text, " predicted, %.0f TFLOP/s of visible work, bound by %s; ", tflops(plan, c),
 	          cost_names[c->bound_by]);
-	int launches = plan->recipe.kernel_count;
-	for (int i = 0; i < plan->recipe.piece_count; i++)
-		launches += plan->recipe.piece[i].zeroed;
+	const int launches = launches_count(&plan->recipe, &plan->problem, plan->device);
 	text_addf(text, "%.1f us of it are %d launch%s\n", launches * plan->device->launch_us, launches,
 	          launches == 1 ? "" : "es");
 	text_puts(text, "  costs       ");

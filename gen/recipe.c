@@ -8,10 +8,12 @@
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
                                                    "key_tiles_2", "scores",        "persistent", "persistent_keys",
-                                                   "persistent_2"};
+                                                   "persistent_2", "order_queries", "order_keys"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
                                                    "tiles_k", "tiles_kv", "blocks", "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
+
+bool grid_is_order(enum recipe_grid grid) { return grid == GRID_ORDER_QUERIES || grid == GRID_ORDER_KEYS; }
 
 const struct recipe_kernel *recipe_kernel_find(const struct recipe *recipe, const char *entry)
 {
@@ -30,6 +32,8 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 		          k->tile, k->threads, k->smem_bytes);
 		if (k->parts)
 			text_addf(text, " parts %d", k->parts);
+		if (k->beyond)
+			text_addf(text, " beyond %d", k->beyond);
 		if (k->heads)
 			text_addf(text, " heads %d", k->heads);
 		text_puts(text, "\n");
@@ -70,7 +74,9 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
 	if ((k.grid == GRID_PERSISTENT || k.grid == GRID_PERSISTENT_KEYS) && follows(line, "parts"))
 		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
-	if (k.grid == GRID_PERSISTENT)
+	if (grid_is_order(k.grid))
+		k.beyond = line_number(line, "beyond", 1, INT32_MAX);
+	if (k.grid == GRID_PERSISTENT || k.grid == GRID_ORDER_QUERIES)
 		k.heads = heads_parse(line);
 	if (!line->wrong && k.heads && (recipe->kv_group == 0 || recipe->kv_group % k.heads != 0))
 		line->wrong = "heads that divide kv_group"; /* they read the same keys */
@@ -165,7 +171,8 @@ static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
 	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS; /* SM */
-	if (kernel->tile < 1 || shape_negative(shape) || (each > 0 && shape->sms < 1))
+	const bool order = grid_is_order(kernel->grid);
+	if (kernel->tile < 1 || shape_negative(shape) || ((each > 0 || order) && shape->sms < 1) || (order && kernel->threads < 32))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
 	const int64_t parts = kernel->parts > 0 ? kernel->parts : 1;
@@ -173,12 +180,14 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
 	case GRID_PERSISTENT_2:
+	case GRID_ORDER_QUERIES:
 	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
 	case GRID_PERSISTENT:
 		if (tiles_q < 0 || __builtin_mul_overflow(tiles_q, parts, &tiles))
 			tiles = -1;
 		break;
 	case GRID_KEY_TILES:
+	case GRID_ORDER_KEYS:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
 		break;
@@ -205,6 +214,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return kernel->grid == GRID_QUERY_TILES_1;
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
+	if (order)
+		return size <= shape->sms * kernel->beyond ? 0 : tiles_of(size, kernel->threads / 32);
 	const int64_t most = (int64_t)each * shape->sms;
 	return each > 0 && size > most ? most : size;
 }

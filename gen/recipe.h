@@ -23,6 +23,9 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
 	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES, for each part of a tile */
 	GRID_PERSISTENT_2,    /* as GRID_PERSISTENT, but at most two CTAs for each multiprocessor, whose tiles are whole */
+	GRID_ORDER_QUERIES,   /* of a kernel that sorts the items of another, the query tiles: a warp for each; 0 where no more than `beyond` are there for
+	                       * each multiprocessor, which run at once: then the piece "order" is nobody's, and its address 0 */
+	GRID_ORDER_KEYS,      /* likewise for those of GRID_KEY_TILES */
 	GRID_COUNT
 };
 
@@ -33,7 +36,8 @@ struct recipe_kernel {
 	int threads;                 /* per CTA */
 	int smem_bytes;              /* dynamic shared memory */
 	int parts;                   /* GRID_PERSISTENT, GRID_PERSISTENT_KEYS: of a tile, which CTAs take one by one; 0: tiles are whole */
-	int heads;                   /* GRID_PERSISTENT: query heads of a group that share tiles, where heads_q counts above; 0: each has its own */
+	int beyond;                  /* GRID_ORDER_QUERIES, GRID_ORDER_KEYS: at least 1 */
+	int heads;                   /* GRID_PERSISTENT, GRID_ORDER_QUERIES: query heads of a group that share tiles, where heads_q counts above; 0: each has its own */
 };
 
 enum recipe_size { /* bytes of a workspace piece */
@@ -80,6 +84,8 @@ struct recipe_shape {
 	int64_t sms; /* multiprocessors of the device, at least 1 */
 };
 
+/* Does it sort the items of another? */
+bool grid_is_order(enum recipe_grid);
 /* The kernel of that name; NULL: there is none. */
 const struct recipe_kernel *recipe_kernel_find(const struct recipe *, const char *entry);
 void recipe_print(struct text *, const struct recipe *);

@@ -19,6 +19,7 @@ struct launch {
 	struct recipe_shape shape;
 	int64_t piece[RECIPE_PIECES_MAX];  /* bytes of each workspace piece */
 	int64_t workspace;                 /* of all of them */
+	bool unordered;                    /* nobody writes the piece "order": the items all run at once */
 	bool some;                         /* is there anything to launch? */
 	unsigned wanted;                   /* tensor maps that `maps` does not have yet: a set of kernel.h */
 	int clear_count;
@@ -293,14 +294,26 @@ static int dropout_fill(struct launch *l, struct fault *f)
 	return 0;
 }
 
+static bool piece_unused(const struct launch *l, int i)
+{
+	return l->unordered && l->pass->piece_field[i] == offsetof(struct fagen_abi, order);
+}
+
 static int pieces_fill(struct launch *l, struct fault *f)
 {
 	const struct recipe *recipe = &l->pass->recipe;
 	if (workspace_bytes(&l->workspace, l->piece, recipe, &l->shape, f))
 		return -1;
-	for (int i = 0; i < recipe->piece_count; i++)
-		if (recipe->piece[i].zeroed && l->piece[i])
+	int before = -1; /* the piece that was cleared last */
+	for (int i = 0; i < recipe->piece_count; i++) {
+		if (!recipe->piece[i].zeroed || !l->piece[i] || piece_unused(l, i))
+			continue;
+		if (before >= 0 && before == i - 1) /* they lie side by side */
+			l->clear[l->clear_count - 1].bytes += (size_t)l->piece[i];
+		else
 			l->clear[l->clear_count++] = (struct clearing){l->pass->piece_field[i], (size_t)l->piece[i]};
+		before = i;
+	}
 	return 0;
 }
 
@@ -323,7 +336,8 @@ static int workspace_fill(struct launch *l, struct fault *f)
 		                  a->workspace_size, (long long)l->workspace);
 	unsigned long long at = (uintptr_t)a->workspace;
 	for (int i = 0; i < l->pass->recipe.piece_count; i++) {
-		memcpy((char *)&l->abi + l->pass->piece_field[i], &at, sizeof at);
+		if (!piece_unused(l, i))
+			memcpy((char *)&l->abi + l->pass->piece_field[i], &at, sizeof at);
 		at += (unsigned long long)l->piece[i];
 	}
 	return 0;
@@ -335,6 +349,7 @@ static int grids_fill(struct launch *l, struct fault *f)
 		const struct recipe_kernel *rk = &l->pass->recipe.kernel[i];
 		const int64_t grid = recipe_grid_size(rk, &l->shape);
 		l->some = l->some || grid > 0;
+		l->unordered = l->unordered || (grid == 0 && grid_is_order(rk->grid));
 		if (grid < 0 && l->shape.packed)
 			return fault_fail(
 				f, FAGEN_ERROR_INVALID, "batch",

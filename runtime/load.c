@@ -50,6 +50,7 @@ static size_t piece_field(const char *name)
 		{"grad_partial", offsetof(struct fagen_abi, grad_partial)},
 		{"grad_partial_cols", offsetof(struct fagen_abi, grad_partial_cols)},
 		{"queue", offsetof(struct fagen_abi, queue)},
+		{"order", offsetof(struct fagen_abi, order)},
 		{"parts", offsetof(struct fagen_abi, parts)},
 	};
 	for (size_t i = 0; i < sizeof field / sizeof *field; i++)

@@ -50,6 +50,9 @@ enum TileClass { TILE_EMPTY, TILE_PARTIAL, TILE_FULL };
 // fagen_delta has cleared. CLAIMED: who comes first stores, and everybody else adds. ORDERED: one key tile after the other, so that bits are always the same.
 enum { SUMS_NONE, SUMS_CLEARED, SUMS_CLAIMED, SUMS_ORDERED };
 
+// What fagen_order sorts, the constant ORDER: nothing; the items of a launch that own query tiles; those that own key tiles.
+enum { ORDER_NONE, ORDER_QUERIES, ORDER_KEYS };
+
 // Positions [begin, end) that a tile can see; in [full_begin, full_end) no cell needs a test.
 struct Range { int begin, end, full_begin, full_end; };
 

@@ -53,6 +53,25 @@ template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads, unsig
 	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k, number);
 }
 
+// Numbers that tiles have of one head of all entries.
+template <int SIZE> DEVICE unsigned query_numbers(const fagen_abi &p)
+{
+	return LAYOUT == LAYOUT_PACKED ? p.total_q / SIZE + p.batch : ceil_div(p.seqlen_q, SIZE) * p.batch;
+}
+template <int SIZE> DEVICE unsigned key_numbers(const fagen_abi &p)
+{
+	return LAYOUT == LAYOUT_PACKED ? p.total_k / SIZE + p.batch : ceil_div(p.seqlen_k, SIZE) * p.batch;
+}
+
+// The item whose turn is `turn`, of all items of the launch: where fagen_order has run, the longest come first.
+DEVICE unsigned item_at(const fagen_abi &p, unsigned turn)
+{
+	if constexpr (ORDER != ORDER_NONE)
+		if (p.order != 0)
+			return reinterpret_cast<const unsigned *>(p.order)[turn];
+	return turn;
+}
+
 // Elements from a tensor's start to the first row of head 0 of an entry.
 DEVICE long long entry_offset(const fagen_abi_tensor &t, int b, int first)
 {

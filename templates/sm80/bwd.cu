@@ -181,15 +181,17 @@ DEVICE void round_keys(unsigned tile, const float (&acc)[Share_::BLOCKS][2 * Sha
 					                      Element{}));
 }
 
+// What item number i of the launch is. Tiles of one head are neighbours and share its queries in L2. The first keys, which most rows see
+// under a lower-triangular mask, go first.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return keys_owned<TILE_N>(p, p.heads_kv, i); }
+
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __grid_constant__ fagen_abi p)
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + sizeof(Smem));
 
-	// Tiles of one head are neighbours in the grid and share its queries in L2. The first keys, which most rows see
-	// under a lower-triangular mask, go first.
-	const Owned own = keys_owned<TILE_N>(p, p.heads_kv);
+	const Owned own = item_owned(p, item_at(p, blockIdx.x));
 	if (own.tile < 0)
 		return;
 	const int k0 = own.tile * TILE_N;

@@ -81,14 +81,16 @@ template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4],
 		}
 }
 
+// What item number i of the launch is. Tiles of one head are neighbours and share its keys in L2; the last rows, which see most, go first.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return rows_owned<TILE_M, true>(p, i); }
+
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid_constant__ fagen_abi p)
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + sizeof(Smem));
 
-	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
-	const Owned own = rows_owned<TILE_M, true>(p);
+	const Owned own = item_owned(p, item_at(p, blockIdx.x));
 	if (own.tile < 0)
 		return;
 	const int q0 = own.tile * TILE_M;

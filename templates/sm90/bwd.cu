@@ -205,10 +205,7 @@ enum { BARRIER_GROUP = 1 }; // id of a named barrier for each warpgroup
 
 DEVICE unsigned item_count(const fagen_abi &p)
 {
-	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return (p.total_k / TILE_N + p.batch) * p.heads_kv * SPLITS;
-	else
-		return ceil_div(p.seqlen_k, TILE_N) * p.heads_kv * p.batch * SPLITS;
+	return key_numbers<TILE_N>(p) * p.heads_kv * SPLITS;
 }
 
 // The tiles of a visit whose note is written, and in an item's first one those of K and V. By one thread.
@@ -259,6 +256,7 @@ DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 // The first warp: items, notes, and the tiles of K, V, Q and dO. A note is written when those of all visits but the last three are done with.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
+	static_assert(ORDER == ORDER_NONE || (QUEUE && SPLITS == 1 && SUMS != SUMS_ORDERED), "whoever is free takes the longest that is left");
 	const bool leader = elect_sync();
 	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
 	Taken &own = smem.own;
@@ -268,7 +266,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	own.rounds_begin(leader);
 #pragma unroll 1
 	for (unsigned round = 0; (number = item_number(p, own.round_of(round), leader)) < item_count(p); round++, own.round_end(leader)) {
-		const Keys placed = keys_placed(p, number / SPLITS, !QUEUE);
+		const Keys placed = keys_placed(p, item_at(p, number / SPLITS), !QUEUE);
 		if (placed.k0 < 0)
 			continue;
 		__syncwarp(); // readers of the walk before the writer of the next one

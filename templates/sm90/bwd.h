@@ -42,6 +42,13 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
 	}
 }
 
+// Item number i as fagen_order knows it: a tile, whole.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
+{
+	const Keys at = keys_placed(p, i, false);
+	return {at.b, at.h, at.k0 < 0 ? -1 : at.k0 / TILE_N, 0};
+}
+
 // The last COUNT threads of warpgroup 0 load inputs of visits. Those of rows are free with the note, those of cells with Q; the head's and the
 // keys' have STAGES buffers, which take turns. keys_of(note): whose they are.
 template <int COUNT, class Smem, class Buffers, class KeysOf>

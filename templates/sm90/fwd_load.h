@@ -26,10 +26,7 @@ DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 }
 DEVICE unsigned item_count(const fagen_abi &p)
 {
-	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return (p.total_q / TILE_Q + p.batch) * (p.heads_q / TILE_HEADS) * SPLITS;
-	else
-		return ceil_div(p.seqlen_q, TILE_Q) * (p.heads_q / TILE_HEADS) * p.batch * SPLITS;
+	return query_numbers<TILE_Q>(p) * (p.heads_q / TILE_HEADS) * SPLITS;
 }
 
 // Tiles of a stream, at most: runs may overlap and classes may leave some out.
@@ -77,12 +74,13 @@ DEVICE void query_prefetch(const fagen_abi_maps &maps, int row, int head, int ba
 // smem.next: the next item number that is a tile, or ITEM_END.
 DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, bool leader)
 {
+	static_assert(ORDER == ORDER_NONE || (QUEUE && SPLITS == 1), "whoever is free takes the longest that is left");
 	unsigned number;
 	Owned own = {0, 0, -1, 0};
 	do {
 		number = item_number(p, smem.round, leader);
 		if (number < item_count(p))
-			own = item_owned(p, number);
+			own = item_owned(p, item_at(p, number));
 		__syncwarp(); // readers of the round and of the item before, before their writer
 		if (leader)
 			smem.round++;

@@ -56,6 +56,8 @@ WRAP float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
 WRAP int __float2int_rd(float x) { return (int)floorf(x); }
 WRAP unsigned atomicAdd(unsigned *at, unsigned x) { return std::exchange(*at, *at + x); }
 
+WRAP void __threadfence() {} // CTAs run in one thread
+
 WRAP void __syncthreads(AT) { HERE, emulate_barrier(0, (int)emulate_now->threads, EMULATE_SYNC, 0); }
 WRAP void __syncwarp(unsigned mask = ~0u, AT) { HERE, emulate_warp(EMULATE_SYNCWARP, mask, 0); }
 template <class T> WRAP T lane_value(const uint64_t *all, unsigned lane)

@@ -16,7 +16,7 @@ enum {
 	CLUSTER_MAX = 2,
 	SHARED_MAX = 232448,
 	SHARED_ALIGN = 1024,
-	STATIC_MAX = 1024,
+	STATIC_MAX = 32768,
 	CHUNK = 16,                /* bytes of shared memory that are known together to be fenced or not */
 	BARRIERS = 16,
 	PRODUCTS_MAX = 512,        /* of a warpgroup, from the oldest that is not done to the newest that a thread has issued */
@@ -47,6 +47,7 @@ struct thread {
 	unsigned cluster_generation; /* when it arrived */
 	jmp_buf at;
 	void *stack;
+	size_t statics;            /* bytes of the static variables that it has met, which all threads meet in one order */
 	struct copy *copy;
 	int copies, copies_room;
 	unsigned copy_groups;      /* committed */

@@ -49,9 +49,12 @@ unsigned char *address_async(struct cta *cta, unsigned at, unsigned bytes)
 
 void *emulate_static(size_t bytes)
 {
-	if (bytes > STATIC_MAX)
-		emulate_fail("a static variable of %zu bytes", bytes);
-	return thread_now()->cta->shared + SHARED_MAX;
+	struct thread *const t = thread_now();
+	const size_t at = (t->statics + CHUNK - 1) / CHUNK * CHUNK;
+	if (bytes > STATIC_MAX - at)
+		emulate_fail("static variables of more than %d bytes", STATIC_MAX);
+	t->statics = at + bytes;
+	return t->cta->shared + SHARED_MAX + at;
 }
 
 /* ---- the generic proxy ---- */

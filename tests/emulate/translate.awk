@@ -6,7 +6,7 @@ function shared(line,   declared, type, name, size) {
 	sub(/;.*/, "", declared)
 	sub(/^extern /, "", declared) && size = "extern"
 	sub(/^__shared__ (__align__\([0-9]+\) )?/, "", declared)
-	match(declared, /[A-Za-z_0-9]+\[[A-Za-z_0-9]*\]$/)
+	match(declared, /[A-Za-z_0-9]+(\[[A-Za-z_0-9]*\])?$/)
 	type = substr(declared, 1, RSTART - 1)
 	name = substr(declared, RSTART)
 	sub(/\[.*/, "", name)
