@@ -25,8 +25,8 @@ RT        := $(addprefix $(B)/,$(addsuffix .o,$(addprefix gen/,arch diag line re
              $(addprefix cache/,entry key pack_read) \
              $(addprefix runtime/,cubin_meta driver fault inputs launch load open_rt pack runtime_core tensor_map)))
 ARCHIVES  := $(B)/libruntime.a $(B)/libcache.a $(B)/libgen.a
-# Under the thread sanitizer those that have threads, no more.
-SUITES    := $(addprefix $(B)/tests/t_,$(if $(TSAN),launch nvrtc runtime store_stress,$(patsubst tests/t_%.c,%,$(wildcard tests/t_*.c))))
+# Under the thread sanitizer those that have threads, no more; under the others not what is emulated.
+SUITES    := $(addprefix $(B)/tests/t_,$(if $(TSAN),launch nvrtc runtime store_stress,$(filter-out $(if $(SAN),order),$(patsubst tests/t_%.c,%,$(wildcard tests/t_*.c)))))
 
 # Recipes that compile kernels start with this: it names the NVRTC that tools/setup fetched, if it had to.
 WITH_NVRTC = if [ -z "$$FAGEN_NVRTC" ] && [ -e build/nvrtc/libnvrtc.so.13 ]; then export FAGEN_NVRTC="$$PWD/build/nvrtc/libnvrtc.so.13"; fi;
@@ -315,6 +315,7 @@ emulate-selftest: $(EMULATOR)
 	@EMULATE=1 ONLY=self-test sh tests/mutate
 check: $(if $(SAN),,emulate emulate-selftest)
 python: $(if $(SAN),,$(EMULATOR)) # test_emulated.py
+$(B)/tests/t_order: | $(EMULATOR)
 
 # Dropout's words under statistical tests. GENERATOR: a header of tests/battery.
 .PHONY: battery

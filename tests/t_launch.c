@@ -68,6 +68,8 @@ static void pass_open(enum pass i, const struct recipe *recipe)
 		                               ? offsetof(struct fagen_abi, queue)
 		                       : !strcmp(recipe->piece[p].name, "parts")
 		                               ? offsetof(struct fagen_abi, parts)
+		                       : !strcmp(recipe->piece[p].name, "order")
+		                               ? offsetof(struct fagen_abi, order)
 		                               : offsetof(struct fagen_abi, dquery_accum);
 }
 
@@ -1102,6 +1104,49 @@ START_TEST(a_persistent_launch_clears_its_queue)
 }
 END_TEST
 
+/* Items are sorted where more are there than run at once, in a workspace that is cleared with the queue; else nobody touches it, nor reads it. */
+START_TEST(items_are_sorted_where_some_must_wait)
+{
+	fagen_args a = args_of(2, 8, 4, 200, 300);
+	cu_stream stream = fake.stream(kernel.primary);
+	const struct fake_cuda *s = fake.state;
+	struct fagen_abi abi;
+	size_t bytes = 0;
+	kernel_open(16, 0);
+	kernel_close();
+	struct recipe forward = {.kernel_count = 2, .piece_count = 3, .load_bytes = 16};
+	forward.kernel[0] = entry("order", GRID_ORDER_QUERIES, 128, 512, 0);
+	forward.kernel[0].beyond = 2;
+	forward.kernel[1] = entry("fwd", GRID_PERSISTENT, 128, 384, 200000);
+	forward.piece[0] = piece("delta", SIZE_TILES_Q, 128, 1, 0);
+	forward.piece[1] = piece("queue", SIZE_LAUNCH, 0, 1, 1);
+	forward.piece[2] = piece("order", SIZE_TILES_Q, 128, 2, 1);
+	pass_open(PASS_FORWARD, &forward);
+	pass_open(PASS_BACKWARD, &forward);
+	static const int64_t tiles[] = {1, 16, 17, 17, 16, 100}; /* of each of 16 heads; 264 items run at once */
+	for (int i = 0; i < 6; i++) {
+		const int before = s->launches, cleared = s->memsets;
+		const unsigned items = 16 * (unsigned)tiles[i], delta = (4 * items + 255) / 256 * 256, order = (8 * items + 255) / 256 * 256;
+		const bool sorted = items > 2 * SMS;
+		a.seqlen_q = 128 * tiles[i];
+		ck_assert_int_eq(fagen_workspace_size(&bytes, &kernel, &a, &error), FAGEN_OK);
+		ck_assert_uint_eq(bytes, delta + 256 + order);
+		ck_assert_msg(!launch(F, &a, stream), "%s", error.message);
+		ck_assert_int_eq(s->launches - before, 1 + sorted);
+		ck_assert_int_eq(s->memsets - cleared, 1);
+		ck_assert_uint_eq(s->memset[cleared].at, (uintptr_t)a.workspace + delta);
+		ck_assert_uint_eq(4 * s->memset[cleared].words, 256 + (sorted ? order : 0));
+		for (int k = before; k < s->launches; k++) {
+			memcpy(&abi, s->launch[k].params, sizeof abi);
+			ck_assert_uint_eq(abi.queue, (uintptr_t)a.workspace + delta);
+			ck_assert_uint_eq(abi.order, sorted ? (uintptr_t)a.workspace + delta + 256 : 0);
+			ck_assert_str_eq(s->launch[k].entry, k < s->launches - 1 ? "order" : "fwd");
+			ck_assert_uint_eq(s->launch[k].grid, k < s->launches - 1 ? items / 16 : items < SMS ? items : SMS);
+		}
+	}
+}
+END_TEST
+
 /* Keys in parts: as many items of each tile, O and LSE of all of them in the workspace, and a second kernel that finds them there. */
 START_TEST(parts_are_joined)
 {
@@ -2027,6 +2072,7 @@ Suite *suite(void)
 	tcase_add_test(t, maps_of_heads_that_share_tiles);
 	tcase_add_test(t, empty_operands_have_no_map);
 	tcase_add_test(t, a_persistent_launch_clears_its_queue);
+	tcase_add_test(t, items_are_sorted_where_some_must_wait);
 	tcase_add_test(t, parts_are_joined);
 	tcase_add_test(t, backward_parts_are_joined);
 	tcase_add_loop_test(t, strides_that_no_map_takes, 0, sizeof unmapped / sizeof *unmapped);

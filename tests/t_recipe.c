@@ -238,7 +238,8 @@ static struct recipe recipe_random(void)
 		k->smem_bytes = (int)rng_in(0, INT32_MAX);
 		const bool cut = k->grid == GRID_PERSISTENT || k->grid == GRID_PERSISTENT_KEYS;
 		k->parts = cut && rng() & 1 ? (int)rng_in(2, RECIPE_PARTS_MAX) : 0;
-		k->heads = k->grid == GRID_PERSISTENT ? heads_random(&r) : 0;
+		k->heads = k->grid == GRID_PERSISTENT || k->grid == GRID_ORDER_QUERIES ? heads_random(&r) : 0;
+		k->beyond = grid_is_order(k->grid) ? (int)rng_in(1, INT32_MAX) : 0;
 	}
 	for (int i = 0; i < r.piece_count; i++) {
 		struct recipe_piece *p = &r.piece[i];
@@ -318,6 +319,11 @@ START_TEST(recipe_refuses)
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 heads 2\n",
 		"kernel x grid persistent tile 64 threads 128 smem_bytes 0 heads 2 parts 2\n",
 		"kernel x grid persistant tile 64 threads 128 smem_bytes 0\n",
+		"kernel x grid order_queries tile 64 threads 512 smem_bytes 0\n",
+		"kernel x grid order_keys tile 64 threads 512 smem_bytes 0 beyond 0\n",
+		"kernel x grid order_keys tile 64 threads 512 smem_bytes 0 beyond 2 heads 2\n",
+		"kernel x grid order_queries tile 64 threads 512 smem_bytes 0 beyond 2 parts 2\n",
+		"kernel x grid key_tiles tile 64 threads 512 smem_bytes 0 beyond 2\n",
 		"recipe load_bytes 16 kv_group 1\n",
 		"nonsense\n",
 		"\n",
@@ -372,6 +378,8 @@ START_TEST(grid_counts)
 		                               .total_k = rng_in(0, 700),
 		                               .sms = rng_in(1, 200)};
 		const struct recipe_kernel k = {.tile = (int)rng_in(1, 200),
+		                                .threads = 32 * (int)rng_in(1, 32),
+		                                .beyond = (int)rng_in(1, 3),
 		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1),
 		                                .parts = (int)rng_in(0, 1) * (int)rng_in(2, RECIPE_PARTS_MAX)};
 		int64_t tiles_q = 0, tiles_k = 0;
@@ -381,6 +389,10 @@ START_TEST(grid_counts)
 			tiles_k++;
 		const int64_t parts = k.parts ? k.parts : 1, heads = s.batch * s.heads_q, items = tiles_q * heads * parts;
 		const int64_t items_k = tiles_k * s.heads_kv * s.batch * parts;
+		const int64_t owned = k.grid == GRID_ORDER_KEYS ? tiles_k * s.heads_kv * s.batch : tiles_q * heads;
+		int64_t sorters = 0; /* CTAs with a warp for each item */
+		while (owned > k.beyond * s.sms && sorters * (k.threads / 32) < owned)
+			sorters++;
 		const int64_t expected[GRID_COUNT] = {tiles_q * heads,
 		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
 		                                      tiles_k * s.heads_kv * s.batch,
@@ -389,7 +401,9 @@ START_TEST(grid_counts)
 		                                      tiles_q * tiles_k * heads,
 		                                      items < s.sms ? items : s.sms,
 		                                      items_k < s.sms ? items_k : s.sms,
-		                                      tiles_q * heads < 2 * s.sms ? tiles_q * heads : 2 * s.sms};
+		                                      tiles_q * heads < 2 * s.sms ? tiles_q * heads : 2 * s.sms,
+		                                      sorters,
+		                                      sorters};
 		ck_assert_int_eq(recipe_grid_size(&k, &s), expected[k.grid]);
 
 		const struct recipe_piece p = {.tile = (int)rng_in(0, 200),
@@ -461,6 +475,11 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room < s.sms ? 2 * room : s.sms);
 		k.grid = GRID_KEY_TILES_Q;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
+		k.grid = GRID_ORDER_QUERIES; /* with the numbers to spare */
+		k.threads = 64, k.beyond = 1;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room > s.sms ? 3 * room : 0);
+		k.grid = GRID_ORDER_KEYS;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room > s.sms ? room : 0);
 		k.grid = GRID_KEY_TILES_2; /* even, whatever the shape */
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * 2 * room);
 		struct recipe_piece p = {.tile = (int)tile, .unit = 64, .size = SIZE_ROWS_QK};
@@ -476,7 +495,7 @@ END_TEST
 START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fits */
 {
 	const int64_t big = INT64_MAX;
-	struct recipe_kernel k = {.tile = 1, .grid = GRID_QUERY_TILES};
+	struct recipe_kernel k = {.tile = 1, .threads = 32, .beyond = 1, .grid = GRID_QUERY_TILES};
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), INT32_MAX);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 2, 1, INT32_MAX, 1)), -1);
 	for (int grid = 0; grid < GRID_COUNT; grid++) {
@@ -495,6 +514,10 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	const struct recipe_kernel shared = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8},
 				   parts = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8, .parts = 3};
 	ck_assert_int_eq(recipe_grid_size(&shared, &SHAPE(2, 64, 8, 20, 100)), 2 * 8 * 2);
+	/* None where all run at once. */
+	const struct recipe_kernel order = {.grid = GRID_ORDER_QUERIES, .tile = 16, .threads = 512, .heads = 8, .beyond = 2};
+	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(132, 16, 2, 16, 100)), 0);
+	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(133, 16, 2, 16, 100)), 17);
 	ck_assert_int_eq(recipe_grid_size(&parts, &SHAPE(2, 64, 8, 20, 100)), 3 * 2 * 8 * 2);
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
 	none.sms = 0;
