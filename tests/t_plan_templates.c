@@ -346,6 +346,75 @@ START_TEST(native_recipe)
 }
 END_TEST
 
+/* ---- the order of items ---- */
+
+static const struct {
+	const char *keys; /* yaml */
+	int head_dim;
+	bool forward, backward, native_backward; /* are sorted */
+} sorted[] = {
+	{"mask: none", 64, false, false, false},
+	{"mask: causal", 192, false, false, false}, /* runs say which are long, and their numbers go by it */
+	{"mask: causal, layout: packed", 64, true, true, true},
+	{"layout: padded", 192, true, true, true},
+	{"mask: document", 128, true, true, true},
+	{"mask: document, deterministic: true", 128, true, true, true},
+	{"blocks: {size: 64, from: bitmap}", 192, true, true, true},
+	{"layout: packed, deterministic: true", 64, true, true, false}, /* items wait for one another in an order of their own */
+	{"layout: packed, tile: {forward: {m: 128, n: 64, splits: 3}, backward: {m: 64, n: 128, splits: 3}}", 64, false, false, false},
+	{"layout: padded, kv_group: 8, tile: {forward: {m: 128, n: 64, heads: 8}}", 64, true, true, true},
+};
+static const struct template_model *const sorters[] = {&model_sm80_fwd, &model_sm80_bwd, &model_sm90_fwd, &model_sm90_bwd, &model_sm90_bwd_pair};
+enum { SORTERS = sizeof sorters / sizeof *sorters };
+
+/* Items are sorted where data rule their lengths and nothing rules their order: by a kernel before the main one, of the tiles that it owns, into a
+ * piece that is cleared with the queue; and whoever is free takes the next. */
+START_TEST(items_are_sorted)
+{
+	const struct template_model *const model = sorters[_i % SORTERS];
+	const int row = _i / SORTERS;
+	const bool native = model->cc_max == 90, backward = model->pass == PASS_BACKWARD;
+	const bool want = !backward ? sorted[row].forward : native ? sorted[row].native_backward : sorted[row].backward;
+	struct spec spec;
+	struct text yaml = {0};
+	struct diag diag = {0};
+	text_addf(&yaml, "{head_dim: %d, passes: [forward, backward], %s}", sorted[row].head_dim, sorted[row].keys);
+	ck_assert_msg(spec_parse(&spec, text_str(&yaml), yaml.len, "inline", &diag) == 0, "%s", text_str(&diag.text));
+	const int group = spec.kv_group ? spec.kv_group : 1;
+	const struct problem problem = {8, 16, 16 / group, 4096, 4096, 16};
+	static struct program program;
+	lower(&program, &spec);
+	if (plan_with(&plan, model, &spec, &program, target_find("sm_90a"), device_find("H200"), &problem, model->pass, &diag)) {
+		ck_assert(native || strstr(sorted[row].keys, "tile") != NULL); /* head dims, splits and heads that the template has not got */
+		diag_free(&diag);
+		text_free(&yaml);
+		return;
+	}
+	const struct candidate *c = best(&plan);
+	const struct recipe *r = &plan.recipe;
+	const struct recipe_kernel *order = recipe_kernel_find(r, "fagen_order"), *main = recipe_kernel_find(r, model->main);
+	ck_assert_msg(c->order == want, "%s, %s", sorted[row].keys, model->templ);
+	ck_assert_int_eq(order != NULL, want);
+	int piece = -1;
+	for (int i = 0; i < r->piece_count; i++)
+		if (strcmp(r->piece[i].name, "order") == 0)
+			piece = i;
+	ck_assert_int_eq(piece >= 0, want);
+	if (want) {
+		ck_assert(order < main);
+		ck_assert_int_eq(order->grid, backward ? GRID_ORDER_KEYS : GRID_ORDER_QUERIES);
+		ck_assert_int_eq(order->tile, main->tile);
+		ck_assert_int_eq(order->heads, main->heads);
+		ck_assert_int_eq(order->beyond, c->ctas_sm);
+		ck_assert_int_eq(r->piece[piece].tile, main->tile);
+		ck_assert_int_eq(r->piece[piece].zeroed, 1);
+		ck_assert(!native || model == &model_sm90_bwd_pair || (c->queue && piece > 0 && strcmp(r->piece[piece - 1].name, "queue") == 0));
+	}
+	text_free(&yaml);
+	diag_free(&diag);
+}
+END_TEST
+
 /* Where half of an SM's registers do, two CTAs share it: the grid has both, and S and O of a warpgroup fit what a thread has. */
 START_TEST(two_ctas_share_an_sm)
 {
@@ -591,6 +660,7 @@ Suite *suite(void)
 	tcase_add_loop_test(t, others_have_reasons, 0, sizeof served / sizeof *served);
 	tcase_add_test(t, what_none_can_do);
 	tcase_add_loop_test(t, two_ctas_share_an_sm, 0, 13);
+	tcase_add_loop_test(t, items_are_sorted, 0, SORTERS * (int)(sizeof sorted / sizeof *sorted));
 	tcase_add_loop_test(t, native_recipe, 0, 2 * sizeof queued / sizeof *queued);
 	tcase_add_test(t, rows_wait_in_shared_memory);
 	tcase_add_test(t, what_nobody_shares_is_read_once);
