@@ -217,6 +217,7 @@ START_TEST(prologue)
 		"float LOGIT_SCALE = 1.442695f;",
 		"bool SPECULATE = false;",
 		"bool QUEUE = false;",
+		"int ORDER = 0;",
 		"int SPLITS = 5;",
 		"int CTAS_SM = 1;",
 		"int TILE_HEADS = 3;",
