@@ -168,6 +168,15 @@ static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
 	return tiles;
 }
 
+/* Does a launch have items that wait for others, and long ones among them? */
+static bool order_pays(const struct recipe_kernel *kernel, const struct recipe_shape *s, int64_t items)
+{
+	int64_t length = s->seqlen_k;
+	if (kernel->grid == GRID_ORDER_KEYS && __builtin_mul_overflow(s->seqlen_q, s->heads_q / s->heads_kv, &length))
+		length = INT64_MAX;
+	return items > s->sms * kernel->beyond && length > ORDER_LENGTH;
+}
+
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
 	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS; /* SM */
@@ -215,7 +224,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
 	if (order)
-		return size <= shape->sms * kernel->beyond ? 0 : tiles_of(size, kernel->threads / 32);
+		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
 	const int64_t most = (int64_t)each * shape->sms;
 	return each > 0 && size > most ? most : size;
 }

@@ -24,10 +24,14 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES, for each part of a tile */
 	GRID_PERSISTENT_2,    /* as GRID_PERSISTENT, but at most two CTAs for each multiprocessor, whose tiles are whole */
 	GRID_ORDER_QUERIES,   /* of a kernel that sorts the items of another, the query tiles: a warp for each; 0 where no more than `beyond` are there for
-	                       * each multiprocessor, which run at once: then the piece "order" is nobody's, and its address 0 */
-	GRID_ORDER_KEYS,      /* likewise for those of GRID_KEY_TILES */
+	                       * each multiprocessor, which run at once, or where the longest see no more than ORDER_LENGTH keys: then the piece
+	                       * "order" is nobody's, and its address 0 */
+	GRID_ORDER_KEYS,      /* likewise for those of GRID_KEY_TILES, and query rows of all heads of a group */
 	GRID_COUNT
 };
+
+/* Waiting for the longest of items that are no longer costs less than to sort them: 5 us, or 10 visits of a tile. */
+enum { ORDER_LENGTH = 512 };
 
 struct recipe_kernel {
 	char entry[RECIPE_NAME_MAX]; /* extern "C" name in the cubin */

@@ -19,7 +19,7 @@ struct launch {
 	struct recipe_shape shape;
 	int64_t piece[RECIPE_PIECES_MAX];  /* bytes of each workspace piece */
 	int64_t workspace;                 /* of all of them */
-	bool unordered;                    /* nobody writes the piece "order": the items all run at once */
+	bool unordered;                    /* nobody writes the piece "order": to sort the items would not pay */
 	bool some;                         /* is there anything to launch? */
 	unsigned wanted;                   /* tensor maps that `maps` does not have yet: a set of kernel.h */
 	int clear_count;

@@ -1107,7 +1107,7 @@ END_TEST
 /* Items are sorted where more are there than run at once, in a workspace that is cleared with the queue; else nobody touches it, nor reads it. */
 START_TEST(items_are_sorted_where_some_must_wait)
 {
-	fagen_args a = args_of(2, 8, 4, 200, 300);
+	fagen_args a = args_of(2, 8, 4, 200, 1300);
 	cu_stream stream = fake.stream(kernel.primary);
 	const struct fake_cuda *s = fake.state;
 	struct fagen_abi abi;

@@ -391,7 +391,8 @@ START_TEST(grid_counts)
 		const int64_t items_k = tiles_k * s.heads_kv * s.batch * parts;
 		const int64_t owned = k.grid == GRID_ORDER_KEYS ? tiles_k * s.heads_kv * s.batch : tiles_q * heads;
 		int64_t sorters = 0; /* CTAs with a warp for each item */
-		while (owned > k.beyond * s.sms && sorters * (k.threads / 32) < owned)
+		const int64_t other = k.grid == GRID_ORDER_KEYS && s.heads_kv ? s.seqlen_q * (s.heads_q / s.heads_kv) : s.seqlen_k;
+		while (owned > k.beyond * s.sms && other > ORDER_LENGTH && sorters * (k.threads / 32) < owned)
 			sorters++;
 		const int64_t expected[GRID_COUNT] = {tiles_q * heads,
 		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
@@ -477,9 +478,9 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
 		k.grid = GRID_ORDER_QUERIES; /* with the numbers to spare */
 		k.threads = 64, k.beyond = 1;
-		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room > s.sms ? 3 * room : 0);
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room > s.sms && longest > ORDER_LENGTH ? 3 * room : 0);
 		k.grid = GRID_ORDER_KEYS;
-		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room > s.sms ? room : 0);
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room > s.sms && 3 * longest > ORDER_LENGTH ? room : 0);
 		k.grid = GRID_KEY_TILES_2; /* even, whatever the shape */
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * 2 * room);
 		struct recipe_piece p = {.tile = (int)tile, .unit = 64, .size = SIZE_ROWS_QK};
@@ -514,10 +515,15 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	const struct recipe_kernel shared = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8},
 				   parts = {.grid = GRID_PERSISTENT, .tile = 16, .heads = 8, .parts = 3};
 	ck_assert_int_eq(recipe_grid_size(&shared, &SHAPE(2, 64, 8, 20, 100)), 2 * 8 * 2);
-	/* None where all run at once. */
+	/* None where all run at once, or none is long. */
 	const struct recipe_kernel order = {.grid = GRID_ORDER_QUERIES, .tile = 16, .threads = 512, .heads = 8, .beyond = 2};
-	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(132, 16, 2, 16, 100)), 0);
-	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(133, 16, 2, 16, 100)), 17);
+	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(132, 16, 2, 16, 1000)), 0);
+	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(133, 16, 2, 16, 1000)), 17);
+	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(133, 16, 2, 16, ORDER_LENGTH + 1)), 17);
+	ck_assert_int_eq(recipe_grid_size(&order, &SHAPE(133, 16, 2, 16, ORDER_LENGTH)), 0);
+	const struct recipe_kernel order_keys = {.grid = GRID_ORDER_KEYS, .tile = 16, .threads = 512, .beyond = 1};
+	ck_assert_int_eq(recipe_grid_size(&order_keys, &SHAPE(133, 8, 1, ORDER_LENGTH / 8 + 1, 16)), 9);
+	ck_assert_int_eq(recipe_grid_size(&order_keys, &SHAPE(133, 8, 1, ORDER_LENGTH / 8, 16)), 0);
 	ck_assert_int_eq(recipe_grid_size(&parts, &SHAPE(2, 64, 8, 20, 100)), 3 * 2 * 8 * 2);
 	struct recipe_shape none = SHAPE(1, 1, 1, 1, 1);
 	none.sms = 0;

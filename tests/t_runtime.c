@@ -245,7 +245,7 @@ START_TEST(inputs_get_their_workspace)
 	spec = parse(rt, "fagen: 1\nname: t\nhead_dim: 64\nmask: {all: [causal, document]}\nsink: true\n"
 	                 "blocks: {size: 64, from: lists}\npasses: [forward, backward]\nkv_group: any\n");
 	fagen_kernel *k = get(0);
-	enum { BATCH = 2, HEADS = 400, SEQ = 256, BLOCKS = SEQ / 64 }; /* more items than run at a time, which are sorted */
+	enum { BATCH = 2, HEADS = 400, SEQ = 640, BLOCKS = SEQ / 64 }; /* more items than run at a time, which are sorted */
 	const fagen_input inputs[] = {
 		{.name = "doc", .data = (void *)(uintptr_t)0x1000, .stride = {SEQ, 1}},
 		{.name = "sink",
