@@ -40,7 +40,8 @@ struct recipe_kernel {
 	int threads;                 /* per CTA */
 	int smem_bytes;              /* dynamic shared memory */
 	int parts;                   /* GRID_PERSISTENT, GRID_PERSISTENT_KEYS: of a tile, which CTAs take one by one; 0: tiles are whole */
-	int heads;                   /* GRID_PERSISTENT, GRID_ORDER_QUERIES: query heads of a group that share tiles, where heads_q counts above; 0: each has its own */
+	int heads;                   /* GRID_PERSISTENT, GRID_ORDER_QUERIES: query heads of a group that share tiles, where heads_q counts above;
+	                              * 0: each has its own */
 	int beyond;                  /* GRID_ORDER_QUERIES, GRID_ORDER_KEYS: at least 1 */
 };
 
