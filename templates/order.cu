@@ -73,8 +73,9 @@ template <class Take> DEVICE void numbers_take(unsigned *next, const unsigned ch
 	}
 }
 
-// p.order: numbers of all items, then how many CTAs have ended, 0 at launch, then a byte for each item, its bucket.
-extern "C" __global__ void __launch_bounds__(ORDER_THREADS) fagen_order(const __grid_constant__ fagen_abi p)
+// p.order: numbers of all items, then how many CTAs have ended, 0 at launch, then a byte for each item, its bucket. One CTA of an SM is asked for,
+// lest ptxas spill to make room for more.
+extern "C" __global__ void __launch_bounds__(ORDER_THREADS, 1) fagen_order(const __grid_constant__ fagen_abi p)
 {
 	__shared__ unsigned count[ORDER_COUNTS]; // [bucket][warp]: the items of a warp's part; then where in the order its next one stands
 	__shared__ unsigned part[ORDER_WARPS];
