@@ -15,6 +15,11 @@ int note_bytes(const struct program *p, const struct candidate *c, int words)
 	return visit == 16 ? (bytes + 7) / 8 * 8 : bytes;
 }
 
+bool native_order_wanted(const struct candidate *c, const struct spec *spec, const struct program *program)
+{
+	return spec->layout != LAYOUT_DENSE && order_wanted(c, spec, program);
+}
+
 void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
 {
 	if (!c->queue)

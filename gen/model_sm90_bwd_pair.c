@@ -69,7 +69,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	c->walk_warps = 1;
 	c->overlap = overlap;
 	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
-	c->order = order_wanted(c, spec, program);
+	c->order = native_order_wanted(c, spec, program);
 	c->item_clocks = item_clocks;
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", KEYS * row_qk);

@@ -19,12 +19,12 @@ static const double exp_beside = 1.05, alu_beside = 0.385;
  * 4k. */
 enum { SHARED = 1 };
 static const double overlap[] = {[SHARED] = 2.6, [2] = 2.5, [3] = 4.82};
-static const double visit_clocks[] = {[SHARED] = 150, [2] = 375, [3] = 400}, item_clocks[] = {[SHARED] = 2900, [2] = 4790, [3] = 6250};
+static const double visit_clocks[] = {[SHARED] = 150, [2] = 345, [3] = 430}, item_clocks[] = {[SHARED] = 2900, [2] = 3300, [3] = 5500};
 /* And a visit whose class data decide, or whose inputs of keys are staged, these for each column of K and V: the loading warpgroup's latency shows.
  * 128x128 tiles of a layout that keeps a quarter, and of documents, d 128, 8k; specs/key_drop, d 64, whose 128x192 tiles take 208 us with two stages
  * and 196 with three. */
 static const double scan_visit = 370, staged_visit_column = 7.8, third_stage_staged = 0.85;
-static const double third_stage_visit[] = {[SHARED] = 35, [2] = 100, [3] = 100}, third_stage_item[] = {[SHARED] = -450, [2] = -850, [3] = -850};
+static const double third_stage_visit[] = {[SHARED] = 35, [2] = 100, [3] = 100}, third_stage_item[] = {[SHARED] = -450, [2] = -450, [3] = -850};
 /* Three warpgroups, head dims to 64: the sooner the next item is loaded the better, where its head's keys are those of this one above all. 192x128, clocks of
  * an item less with a third stage: full 512 2,280, 1k 1,380, 2k -510, 4k -4,160; causal 512 1,100, 1k 960, 2k 390, 4k -1,970. */
 static const double narrow_third_visit = 150, narrow_third_item = -1900, narrow_third_item_alike = -3300;
@@ -178,13 +178,13 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->overlap = overlap[kind];
 	c->speculate = one_reference_does(spec, program);
 	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
-	c->order = order_wanted(c, spec, program);
+	c->order = native_order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	const int notes = 2 * c->stages;
-	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * ((c->splits > 1 ? 28 : 16) + head_key_bytes(spec)) + 3 * 4;
+	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * ((c->splits > 1 ? 28 : 16) + head_key_bytes(spec)) + 3 * 4 + 4 * 4;
 	const int walk = barriers + notes * note_bytes(program, c, 1) + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, notes, c->stages);

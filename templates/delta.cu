@@ -5,7 +5,7 @@ struct Statistics {
 	float lse2[TILE_M], delta[TILE_M];
 }; // base 2 and +inf where no key is seen; rowsum(dO * O) - dlse
 
-constexpr bool QUERY_APART = SUMS == SUMS_NONE, TURNS = SUMS == SUMS_CLAIMED || SUMS == SUMS_ORDERED;
+constexpr bool QUERY_APART = SUMS == SUMS_NONE;
 
 DEVICE float infinity() { return __int_as_float(0x7f800000); }
 
@@ -70,17 +70,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_c
 		float4 *sums = reinterpret_cast<float4 *>(tile_sums(p, index));
 		for (int i = threadIdx.x; i < SUM_TILE / 4; i += THREADS)
 			sums[i] = make_float4(0, 0, 0, 0);
-	} else if (TURNS && threadIdx.x < 32) {
-		const int first = SUMS == SUMS_ORDERED ? key_tile_last(p, b, tile) : 0;
+	} else if (!QUERY_APART && threadIdx.x < 32) {
+		const int whose = SUMS == SUMS_ORDERED ? key_tile_last(p, b, tile) : 0;
 		if (threadIdx.x < TURN_PARTS)
-			tile_turns(p, index)[threadIdx.x] = TURN_FRESH | first;
+			tile_turns(p, index)[threadIdx.x] = TURN_FRESH | whose;
 	}
 
 	for (int row = threadIdx.x / 8; row < TILE_M; row += THREADS / 8) {
 		const int q = tile * TILE_M + row;
 		float sum = 0;
 		if (q < sq)
-#pragma unroll SUMS != SUMS_CLEARED ? 2 : 4 // without the sums to clear ptxas has few registers in mind, and would spill
+#pragma unroll SUMS == SUMS_CLEARED && LAYOUT == LAYOUT_DENSE ? 4 : 2 // else ptxas has few registers in mind, or needs more, and would spill
 			for (int d = threadIdx.x % 8 * 8; d < HEAD_DIM_V; d += 64) {
 				const unsigned short *o = out + q * p.out.stride_seq + d,
 						     *g = dout + q * p.dout.stride_seq + d;

@@ -290,7 +290,7 @@ START_TEST(inputs_get_their_workspace)
 		const struct {
 			unsigned long long at;
 			bool used;
-		} piece[] = {{abi.blocks, true}, {abi.bounds_rows, true},  {abi.bounds_cols, true},  {abi.order, true},
+		} piece[] = {{abi.blocks, true}, {abi.bounds_rows, true},  {abi.bounds_cols, true},  {abi.order, recipe_kernel_find(&p->recipe, "fagen_order")},
 		             {abi.delta, pass},  {abi.dquery_accum, pass}, {abi.grad_partial, pass}};
 		for (size_t i = 0; i < sizeof piece / sizeof *piece; i++) {
 			ck_assert_msg((piece[i].at != 0) == piece[i].used, "piece %zu", i);

@@ -27,7 +27,7 @@ START_TEST(every_tile_once)
 		int least = 0; /* head of the section at hand */
 		struct Placed before = {0, 0};
 		for (int number = 0; number < tiles * heads && inside; number++) {
-			const struct Placed at = section_placed((unsigned)number, tiles, section, heads, turn % 2);
+			const struct Placed at = section_placed((unsigned)number, sections_make(tiles, heads, section, turn % 2));
 			inside = at.head >= 0 && at.head < heads && at.tile >= 0 && at.tile < tiles;
 			once = once && inside && !seen[at.head * tiles + at.tile]++;
 			if (at.tile < before.tile) { /* another section, behind the one before */
@@ -59,7 +59,7 @@ START_TEST(all_end_together)
 	const int seq = causal[_i].seq, heads = causal[_i].heads, size = causal[_i].tile, tiles = (seq + size - 1) / size;
 	double busy[SMS] = {0}, all = 0, last = 0;
 	for (int number = 0; number < tiles * heads; number++) {
-		const struct Placed at = section_placed((unsigned)number, tiles, causal[_i].section, heads, 0);
+		const struct Placed at = section_placed((unsigned)number, sections_make(tiles, heads, causal[_i].section, 0));
 		const int rest = seq - at.tile * size;
 		const double takes = causal[_i].inside * ((rest + causal[_i].visit - 1) / causal[_i].visit) + 1.3;
 		int next = 0;

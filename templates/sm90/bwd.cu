@@ -74,9 +74,6 @@ template <int COLUMNS> DEVICE void rows_zero(const fagen_abi_tensor &t, const fa
 // there is none. All of them: nothing is kept of that. All lanes of the loading warp call what asks for the leader.
 template <bool PARTS> struct Item : Keys {
 	struct Noted { enum { part = 0 }; };
-	__device__ __forceinline__ void rounds_begin(bool leader) {}
-	__device__ __forceinline__ unsigned round_of(unsigned round) const { return round; }
-	__device__ __forceinline__ void round_end(bool leader) {}
 	__device__ __forceinline__ void part_set(int part) {}
 	__device__ __forceinline__ void visits_take(const Stream &whole, const fagen_abi &p, int group, bool leader) {}
 	__device__ __forceinline__ int head_begin(int group) const { return h * group; }
@@ -96,21 +93,6 @@ template <> struct Item<true> : Keys {
 	struct Noted { int part; };
 	int part; // its place in the workspace; until its visits are taken its number among those of the tile
 	int head, next, heads_end, tile_last;
-	unsigned round; // for which there is no register
-	__device__ __forceinline__ void rounds_begin(bool leader)
-	{
-		if (leader)
-			round = 0;
-		__syncwarp(); // the round's writer before its readers
-	}
-	__device__ __forceinline__ unsigned round_of(unsigned) const { return round; }
-	__device__ __forceinline__ void round_end(bool leader)
-	{
-		__syncwarp(); // readers of the round before its writer
-		if (leader)
-			round++;
-		__syncwarp(); // and the other way round
-	}
 	__device__ __forceinline__ void part_set(int part_) { part = part_; }
 	// `whole`: the tiles that each head has.
 	__device__ __forceinline__ void visits_take(const Stream &whole, const fagen_abi &p, int group, bool leader)
@@ -156,10 +138,10 @@ struct ItemNote : Note, Lengths, ItemKept::Noted {
 	int item, before, last;
 };
 
-// What the loading warp keeps of its item here and not in registers, which are few. row_q, row_k: of the tensors, the entry's first and that
-// of the first key. turn: of the query head that it is at.
+// What the loading warp keeps of its item here and not in registers, which are few. turn: of the query head that it is at. round: of the next item.
 struct Taken : ItemKept {
-	int row_q, row_k, item, turn;
+	int item, turn;
+	unsigned round;
 };
 
 // With SUMMED there is what dQ passes through; functions that name it are templates over Smem, compiled where it is.
@@ -194,6 +176,7 @@ struct alignas(16) Smem : Tiles<!QUERY_APART> {
 	} summed[WARPGROUPS]; // which dQ that is: of the query tile that the workspace has there, over keys from k0 on. index -1: there is no more
 	ItemNote note[NOTES];
 	Taken own;       // the loading warp's: whose query tiles are walked
+	Sections sections; // likewise
 	WalkShared walk; // over them
 };
 using Buffers = Staged<2, NOTES, 2, STAGES>;
@@ -212,26 +195,26 @@ DEVICE unsigned item_count(const fagen_abi &p)
 DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, unsigned visit)
 {
 	const ItemNote &note = smem.note[visit % NOTES];
-	const Taken &own = smem.own;
+	const Keys &own = note.own;
 	const int stage = visit % STAGES, batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b;
+	const int row_q = first_q(&p, own.b) + note.tile * TILE_M, row_k = first_k(&p, own.b) + own.k0;
 	const unsigned parity = (visit / STAGES & 1) ^ 1;
 	const auto query_load = [&] {
 		mbarrier_wait(smem.query_empty[stage], parity);
-		panels_load(smem.query[stage], maps.query, smem.query_full[stage], own.row_q + note.tile * TILE_M, note.head, batch,
-		            sizeof(Statistics));
+		panels_load(smem.query[stage], maps.query, smem.query_full[stage], row_q, note.head, batch, sizeof(Statistics));
 		cp_async_bulk(cvta_shared(&smem.rows.of[stage]), tile_statistics(p, note.index), sizeof(Statistics), smem.query_full[stage]);
 	};
 	const auto dout_load = [&] {
 		mbarrier_wait(smem.dout_empty[stage], parity);
-		panels_load(smem.dout[stage], maps.dout, smem.dout_full[stage], own.row_q + note.tile * TILE_M, note.head, batch);
+		panels_load(smem.dout[stage], maps.dout, smem.dout_full[stage], row_q, note.head, batch);
 	};
 	const auto key_load = [&] { // the item before: its last dQ is done
 		mbarrier_wait(smem.key_empty, (note.item & 1) ^ 1);
-		panels_load(smem.key, maps.key, smem.key_full, own.row_k, own.h, batch);
+		panels_load(smem.key, maps.key, smem.key_full, row_k, own.h, batch);
 	};
 	const auto value_load = [&] { // the item before: its last dP is done
 		mbarrier_wait(smem.value_empty, (note.item & 1) ^ 1);
-		panels_load(smem.value, maps.value, smem.value_full, own.row_k, own.h, batch);
+		panels_load(smem.value, maps.value, smem.value_full, row_k, own.h, batch);
 	};
 	if (visit == 0) { // all buffers are free: in the order in which they are used
 		key_load();
@@ -241,8 +224,8 @@ DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	} else { // in that in which they become free
 		const bool first = note.before < 0;
 		if (first) { // from memory to L2 while the item before is computed
-			panels_prefetch(smem.key, maps.key, own.row_k, own.h, batch);
-			panels_prefetch(smem.value, maps.value, own.row_k, own.h, batch);
+			panels_prefetch(smem.key, maps.key, row_k, own.h, batch);
+			panels_prefetch(smem.value, maps.value, row_k, own.h, batch);
 		}
 		dout_load();
 		query_load();
@@ -254,85 +237,104 @@ DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 }
 
 // The first warp: items, notes, and the tiles of K, V, Q and dO. A note is written when those of all visits but the last three are done with.
+//
+// What the next item is takes some thousands of clocks to find out: it is done before the buffers of this one's last visit are waited for, so
+// that Q of the next is not late.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
 	static_assert(ORDER == ORDER_NONE || (QUEUE && SPLITS == 1 && SUMS != SUMS_ORDERED), "whoever is free takes the longest that is left");
 	const bool leader = elect_sync();
 	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
 	Taken &own = smem.own;
-	unsigned visit = 0, number;
-	if (leader)
-		own.item = -1, own.turn = 1;
-	own.rounds_begin(leader);
-#pragma unroll 1
-	for (unsigned round = 0; (number = item_number(p, own.round_of(round), leader)) < item_count(p); round++, own.round_end(leader)) {
-		const Keys placed = keys_placed(p, item_at(p, number / SPLITS), !QUEUE);
-		if (placed.k0 < 0)
-			continue;
-		__syncwarp(); // readers of the walk before the writer of the next one
+	unsigned visit = 0;
+	if (leader) {
+		own = {};
+		own.h = -1, own.item = -1, own.turn = 1;
+		smem.sections = key_sections(p, !QUEUE);
+	}
+	__syncwarp(); // their writer before their readers
+	int head = 0, next = -1, tile = -1, class_ = TILE_EMPTY, head_before = -1;
+	const auto advance = [&] { // to the item's next tile, of this query head or a later one of the group
+		for (; head < own.head_end(group); head++, next = smem.walk.stream.next)
+			if (walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) && !own.ended(head, tile))
+				return true;
+		return false;
+	};
+	// The tile that is visited in its place. Key tiles beside each other visit the same one at different times, each from its own diagonal on: who is first
+	// has long stored its dQ when the next one comes. Ordered sums are begun by the last key tile.
+	const auto visited = [&] {
+		if constexpr (!FROM_DIAGONAL)
+			return tile;
+		const StreamRun &run = smem.walk.stream.run[0];
+		const int begin = SUMS == SUMS_ORDERED ? run.first : int_max(run.first, int_min(own.k0 / TILE_M, run.last));
+		const int at = begin + run.last - tile;
+		return at <= run.last ? at : run.first + at - run.last - 1;
+	};
+	const auto item_take = [&] { // the next item; false: there is none
+		Keys placed = {0, 0, -1};
+		unsigned number;
+		do {
+			number = item_number(p, own.round, leader);
+			if (number >= item_count(p))
+				return false;
+			placed = keys_placed(p, item_at(p, number / SPLITS), smem.sections);
+			__syncwarp(); // readers of the round, and of the walk and the item before, before their writer
+			if (leader)
+				own.round++;
+			__syncwarp(); // and the other way round
+		} while (placed.k0 < 0);
 		if (leader) {
 			static_cast<Keys &>(own) = placed;
-			own.row_q = first_q(&p, placed.b), own.row_k = first_k(&p, placed.b) + placed.k0;
 			own.part_set(number % SPLITS);
 			walk_begin<false>(smem.walk, p, placed.b, placed.k0);
 		}
 		own.visits_take(smem.walk.stream, p, group, leader);
-		__syncwarp();
-		int head = own.head_begin(group), next = own.next_begin(smem.walk.stream), tile = -1, class_ = TILE_EMPTY;
-		const auto advance = [&] { // to the next tile, of this query head or a later one of the group
-			while (!walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) || own.ended(head, tile)) {
-				if (++head == own.head_end(group))
-					return false;
-				next = smem.walk.stream.next;
-			}
-			return true;
-		};
-		// The tile that is visited in its place. Key tiles beside each other visit the same one at different times, each from its own diagonal on: who is first
-		// has long stored its dQ when the next one comes. Ordered sums are begun by the last key tile.
-		const auto visited = [&] {
-			if constexpr (!FROM_DIAGONAL)
-				return tile;
-			const StreamRun &run = smem.walk.stream.run[0];
-			const int begin = SUMS == SUMS_ORDERED ? run.first : int_max(run.first, int_min(own.k0 / TILE_M, run.last));
-			const int at = begin + run.last - tile;
-			return at <= run.last ? at : run.first + at - run.last - 1;
-		};
-		if (!advance()) {
-			own.unseen_note(p, leader);
-			continue;
-		}
-		own.seen_note(p, leader);
-		int head_before = -1;
-		bool more = true;
+		__syncwarp(); // the item's writer before its readers
+		head = own.head_begin(group), next = own.next_begin(smem.walk.stream), head_before = -1;
+		return true;
+	};
+	bool seen = true; // has the item had a visit?
 #pragma unroll 1
-		while (more) {
-			ItemNote &note = smem.note[visit % NOTES];
-			const int at = visited();
-			visit_note<false>(note, p, own.b, head, own.k0, at, FROM_DIAGONAL ? stream_class(&smem.walk.stream, at) : class_);
+	for (;;) {
+		bool more;
+		while (!(more = advance())) {
+			if (!seen)
+				own.unseen_note(p, leader);
+			seen = false;
+			if (!item_take())
+				break;
+		}
+		if (visit > 0) {
 			if (leader) {
-				own.item += head_before < 0;
-				own.turn ^= head != head_before;
-				note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, at);
-				note.own = own, note.item = own.item;
-				const ItemNote &before = smem.note[(visit - 1) % NOTES];
-				note.before = head_before < 0 ? -1 : before.index;
-				note.dropout_follow(before, head == head_before, p, own.b, head);
-				static_cast<Lengths &>(note) = smem.walk;
-				static_cast<ItemKept::Noted &>(note) = own.noted();
-			}
-			head_before = head;
-			more = advance();
-			if (leader)
-				note.last = !more;
-			__syncwarp(); // the note's writers before the leader's arrivals
-			if (leader) {
+				smem.note[(visit - 1) % NOTES].last = !more || head_before < 0;
 				if constexpr (HELPER_THREADS > 0)
-					mbarrier_arrive(smem.note_full[visit % NOTES]);
-				visit_load(smem, p, maps, visit);
+					mbarrier_arrive(smem.note_full[(visit - 1) % NOTES]);
+				visit_load(smem, p, maps, visit - 1);
 			}
 			__syncwarp();
-			visit++;
 		}
+		if (!more)
+			break;
+		if (!seen)
+			own.seen_note(p, leader);
+		seen = true;
+		ItemNote &note = smem.note[visit % NOTES];
+		const int at = visited();
+		visit_note<false>(note, p, own.b, head, own.k0, at, FROM_DIAGONAL ? stream_class(&smem.walk.stream, at) : class_);
+		if (leader) {
+			own.item += head_before < 0;
+			own.turn ^= head != head_before;
+			note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, at);
+			note.own = own, note.item = own.item;
+			const ItemNote &before = smem.note[(visit - 1) % NOTES];
+			note.before = head_before < 0 ? -1 : before.index;
+			note.dropout_follow(before, head == head_before, p, own.b, head);
+			static_cast<Lengths &>(note) = smem.walk;
+			static_cast<ItemKept::Noted &>(note) = own.noted();
+		}
+		__syncwarp(); // the note's writers before the leader's arrivals
+		head_before = head;
+		visit++;
 	}
 	visit_note<false>(smem.note[visit % NOTES], p, 0, 0, 0, -1, TILE_EMPTY);
 	__syncwarp(); // the note's writer before the leader's arrivals
@@ -565,6 +567,7 @@ DEVICE void dquery_put(Shared &smem, const float (&acc)[DQUERY_ROWS / 2], unsign
 		st_shared_16(to + j * SUM_BLOCK * 4, make_uint4(__float_as_uint(acc[4 * j]), __float_as_uint(acc[4 * j + 1]),
 		                                                __float_as_uint(acc[4 * j + 2]), __float_as_uint(acc[4 * j + 3])));
 }
+
 // One visit: four products of its own, and dQ of the visit before; in an item's first one that product is of nothing, and nobody looks at it.
 // Nothing is under way when it begins or ends, Q of the visit is there, and in the end that of the next; `query` describes it. Is that of the same
 // item?

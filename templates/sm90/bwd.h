@@ -24,28 +24,34 @@ struct Keys { int b, h, k0; }; // k0 below 0: nothing
 // begin at different times, by as much as the sum of one has to wait for the other's: by a simulation 0.95 to 1.0 of the speed in any order, and with one head
 // at a time 0.7 to 0.95.
 constexpr long long SECTION_BYTES = 8ll << 20;
-constexpr bool ORDERED = SUMS == SUMS_ORDERED;
 
-// What tile number i of the launch is; `alike`: all see the same rows. All lanes of a warp call it.
-DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, bool alike)
+// `alike`: all tiles see the same rows. Of packed entries there are none.
+DEVICE Sections key_sections(const fagen_abi &p, bool alike)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED)
+		return {};
+	const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
+	const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
+	const int least = SUMS == SUMS_ORDERED ? ceil_div(SECTION_TILES_LAST / 2, tiles) : 1;
+	return sections_make(tiles, heads, alike ? 1 : int_min(int_max((int)(SECTION_BYTES / head_bytes), least), heads), alike);
+}
+
+// What tile number i of the launch is. All lanes of a warp call it.
+DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, const Sections &sections)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const Owned own = tile_owned<TILE_N, ORDERED>(p.cu_seqlens_k, p.batch, p.heads_kv, p.seqlen_k, i);
+		const Owned own = tile_owned<TILE_N, SUMS == SUMS_ORDERED>(p.cu_seqlens_k, p.batch, p.heads_kv, p.seqlen_k, i);
 		return {own.b, own.h, own.tile * TILE_N};
 	} else {
-		const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
-		const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
-		const int least = ORDERED ? ceil_div(SECTION_TILES_LAST / 2, tiles) : 1;
-		const int section = alike ? 1 : int_min(int_max((int)(SECTION_BYTES / head_bytes), least), heads);
-		const Placed at = section_placed(i, tiles, section, heads, alike);
-		return {at.head / p.heads_kv, at.head % p.heads_kv, (ORDERED ? tiles - 1 - at.tile : at.tile) * TILE_N};
+		const Placed at = section_placed(i, sections);
+		return {at.head / p.heads_kv, at.head % p.heads_kv, (SUMS == SUMS_ORDERED ? sections.tiles - 1 - at.tile : at.tile) * TILE_N};
 	}
 }
 
 // Item number i as fagen_order knows it: a tile, whole.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
 {
-	const Keys at = keys_placed(p, i, false);
+	const Keys at = keys_placed(p, i, key_sections(p, false));
 	return {at.b, at.h, at.k0 < 0 ? -1 : at.k0 / TILE_N, 0};
 }
 

@@ -31,6 +31,18 @@ struct Attended {
 	unsigned visit; // its number
 };
 
+// A turn at the tensor core: after the products of the group before, and before those of the next.
+DEVICE void turn_begin(int group)
+{
+	if constexpr (TAKE_TURNS)
+		barrier_sync(BARRIER_TURN + group, 2 * GROUP_THREADS);
+}
+DEVICE void turn_end(int group)
+{
+	if constexpr (TAKE_TURNS)
+		barrier_arrive(BARRIER_TURN + (group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
+}
+
 // S = Q K^T of this warpgroup's rows.
 DEVICE void scores_issue(float (&s)[TILE_N / 2], const Smem &smem, int group, int stage)
 {
@@ -293,8 +305,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 			mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
 		else
 			value_wait(smem, at);
-		if constexpr (TAKE_TURNS)
-			barrier_sync(BARRIER_TURN + at.group, 2 * GROUP_THREADS); // after the products of the group before
+		turn_begin(at.group);
 		if constexpr (TOGETHER) {
 			scores_issue(s, smem, at.group, next % STAGES);
 			value_wait(smem, at);
@@ -305,8 +316,7 @@ DEVICE void visits_attend(float (&acc)[HEAD_DIM_V / 2], unsigned (&prob)[TILE_N 
 			mbarrier_wait(smem.key_full[next % STAGES], next / STAGES & 1);
 			scores_issue(s, smem, at.group, next % STAGES);
 		}
-		if constexpr (TAKE_TURNS)
-			barrier_arrive(BARRIER_TURN + (at.group + 1) % WARPGROUPS, 2 * GROUP_THREADS);
+		turn_end(at.group);
 		at.note = smem.note[next % NOTES];
 		unsigned word[BLOCKS_64];
 		words_make(word, smem.item[at.seat], at.note.tile);
@@ -583,9 +593,11 @@ DEVICE bool item_attend(float (&s)[TILE_N / 2], bool &some, Smem &smem, const Bu
 	else
 		visits_attend<false>(acc, prob, rows, at, smem, staged, p, SCORE_SHORT || !speculative);
 	value_wait(smem, at);
+	turn_begin(at.group); // as for every other visit: so groups stay apart across items
 	values_issue(acc, prob, smem, at.visit % STAGES);
 	if constexpr (TOGETHER)
 		some = first_scores_issue(s, smem, at.group, i + 1, at.visit + 1); // under the end of this item
+	turn_end(at.group);
 #pragma unroll
 	for (int r = 0; r < 2; r++)
 		rows.sum[r] = quad_sum(rows.sum[r]);
@@ -674,7 +686,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM)
 			mbarrier_init(smem.item_done[i], 4 * WARPGROUPS);
 			smem.failed[i] = 0;
 		}
-		smem.next.kind = ITEM_END, smem.round = 0;
+		smem.round = 0;
 		for (int i = 0; i < WARPGROUPS; i++) {
 			mbarrier_init(smem.query_full[i], 1);
 			mbarrier_init(smem.query_empty[i], 1);

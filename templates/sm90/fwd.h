@@ -71,8 +71,9 @@ struct alignas(16) Smem {
 	unsigned long long query_full[WARPGROUPS], query_empty[WARPGROUPS]; // a warpgroup's rows of Q, and the item
 	unsigned long long item_done[2]; // each warp has left the item of this seat, and the verdict on a speculative one is there
 	Note note[NOTES];
-	ItemShared item[2], next; // next, round: of the loading warp
+	ItemShared item[2], next; // next, round, sections: of the loading warp
 	unsigned round;
+	Sections sections;
 	int failed[2]; // 1: the item of this seat must be done again
 	WalkShared walk;
 };

@@ -7,23 +7,31 @@ constexpr int SHORT_KEYS = 256;
 // most, go first.
 constexpr long long SECTION_BYTES = 24ll << 20;
 
+// Of packed entries there are none.
+DEVICE Sections query_sections(const fagen_abi &p)
+{
+	if constexpr (LAYOUT == LAYOUT_PACKED)
+		return {};
+	// Of several heads that share tiles the first counts.
+	const int heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
+	const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
+	const long long fit = QUEUE ? SECTION_BYTES / head_bytes * group : 0;
+	return sections_make(ceil_div(p.seqlen_q, TILE_Q), heads, fit < group ? group : fit < heads ? (int)fit : heads, !QUEUE);
+}
+
 // What item number i of the launch is; tile -1: nothing.
-DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i, const Sections &sections)
 {
 	i /= SPLITS;
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
 		const Owned own = tile_owned<TILE_Q, true>(p.cu_seqlens_q, p.batch, p.heads_q / TILE_HEADS, p.seqlen_q, i);
 		return {own.b, own.h * TILE_HEADS, own.tile, own.tiles};
 	} else {
-		// Of several heads that share tiles the first counts.
-		const int tiles = ceil_div(p.seqlen_q, TILE_Q), heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
-		const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
-		const long long fit = QUEUE ? SECTION_BYTES / head_bytes * group : 0;
-		const int section = fit < group ? group : fit < heads ? (int)fit : heads;
-		const Placed at = section_placed(i, tiles, section, heads, !QUEUE);
-		return {at.head / (p.heads_q / TILE_HEADS), at.head % (p.heads_q / TILE_HEADS) * TILE_HEADS, tiles - 1 - at.tile, tiles};
+		const Placed at = section_placed(i, sections);
+		return {at.head / (p.heads_q / TILE_HEADS), at.head % (p.heads_q / TILE_HEADS) * TILE_HEADS, sections.tiles - 1 - at.tile, sections.tiles};
 	}
 }
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return item_owned(p, i, query_sections(p)); }
 DEVICE unsigned item_count(const fagen_abi &p)
 {
 	return query_numbers<TILE_Q>(p) * (p.heads_q / TILE_HEADS) * SPLITS;
@@ -62,13 +70,15 @@ DEVICE void query_load(Smem &smem, const fagen_abi_maps &maps, int group, int ro
 		                                        TILE_HEADS == 1 ? head : row + row_position(64 * group), batch);
 }
 
-// Rows of Q that are one panel wide are on their way to L2 an item ahead: nobody has read them, and from memory they come late. d 64 1.03;
-// of two panels 0.98.
-constexpr bool QUERY_AHEAD = PANELS_QK == 1;
+// Rows of Q are on their way to L2 an item ahead: nobody has read them, and from memory they come late. One panel wide 1.03 at d 64; of two, d 128, 512
+// and 1k without a mask 1.015 and 1.01, but a triangle of 512 0.985; of four 0.99.
+constexpr bool QUERY_AHEAD = PANELS_QK == 1 || (PANELS_QK == 2 && !QUEUE);
 
 DEVICE void query_prefetch(const fagen_abi_maps &maps, int row, int head, int batch)
 {
-	cp_async_bulk_prefetch_tensor_4d(maps.query, 0, TILE_HEADS == 1 ? row : head, TILE_HEADS == 1 ? head : row, batch);
+#pragma unroll
+	for (int i = 0; i < PANELS_QK; i++)
+		cp_async_bulk_prefetch_tensor_4d(maps.query, 64 * i, TILE_HEADS == 1 ? row : head, TILE_HEADS == 1 ? head : row, batch);
 }
 
 // smem.next: the next item number that is a tile, or ITEM_END.
@@ -80,11 +90,11 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 	do {
 		number = item_number(p, smem.round, leader);
 		if (number < item_count(p))
-			own = item_owned(p, item_at(p, number));
-		__syncwarp(); // readers of the round and of the item before, before their writer
+			own = item_owned(p, item_at(p, number), smem.sections);
+		__syncwarp(); // readers of the round, and of the item before, before their writer
 		if (leader)
 			smem.round++;
-		__syncwarp();
+		__syncwarp(); // and the other way round
 	} while (own.tile < 0 && number < item_count(p));
 	if (leader) {
 		static_cast<Item &>(smem.next) = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_Q};
@@ -100,12 +110,21 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 	__syncwarp(); // the next item's writer before its readers
 }
 
+// Where two calls of next_take do not spill.
+constexpr bool TAKE_EARLY = LOAD_REGISTERS >= 40 && SPLITS == 1;
+
 // The first warp: items, notes, and the tiles of Q, K and V. V follows K one visit behind, as it is used. L2 keeps K and V, which other CTAs want
 // too, at the cost of Q, which nobody does.
+//
+// What the next item is and sees first takes 3,000 clocks to find out, or 5,000 where classes are asked for: it is done before the last V of this one is
+// waited for, and with TAKE_EARLY its number before the last K, so that K and Q of the next are not late. A V that is the only one comes first.
 DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
 {
 	const bool leader = elect_sync();
 	unsigned visit = 0;
+	if (leader)
+		smem.sections = query_sections(p);
+	__syncwarp(); // the sections' writer before their readers
 	// If item n, whose tiles are all under way, left the range, it comes again.
 	const auto again = [&](unsigned n, Item &item) {
 		mbarrier_wait(smem.item_done[n % 2], n / 2 & 1);
@@ -117,30 +136,39 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			smem.failed[n % 2] = 0;
 		}
 	};
-	bool paused = false;
+	// V of visit n, of an item that is published.
+	const auto value_load = [&](unsigned n, const Item &item) {
+		if (leader) {
+			mbarrier_wait(smem.value_empty[n % STAGES], (n / STAGES & 1) ^ 1);
+			panels_load<L2_EVICT_LAST>(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES],
+			                           first_k(&p, item.b) + smem.note[n % NOTES].tile * TILE_N,
+			                           item.h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group), LAYOUT == LAYOUT_PACKED ? 0 : item.b);
+		}
+		__syncwarp();
+	};
+	bool taken = false, paused = false, value_due = false; // taken: smem.next is known. value_due: the last one of the item before
 	for (unsigned i = 0;; i++) {
 		const int seat = i % 2;
 		Item item = {ITEM_END, 0, 0, 0};
 		if (i >= 2)
 			again(i - 2, item);
-#pragma unroll 1
-		for (int takes = i == 0 ? 2 : 1; takes > 0 && item.kind == ITEM_END; takes--) { // at first there is no next one yet
+		if (item.kind == ITEM_END) {
+			if (!taken)
+				next_take(smem, p, maps, leader);
+			taken = false;
 			item = smem.next;
 			if (leader) // who publishes the item
 				static_cast<HeadKey<DROPOUT> &>(smem.item[seat]) = smem.next;
-			next_take(smem, p, maps, leader);
 		}
 		if (item.kind == ITEM_END && i >= 1 && !paused)
 			item.kind = ITEM_PAUSE; // the verdict on the item before is not awaited here: those who compute look at this one first
 		paused = item.kind == ITEM_PAUSE;
 
-		const int b = item.b, h = item.h, h_kv = h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group);
-		const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_k = first_k(&p, b);
 		int next = -1, tile = -1, class_ = TILE_EMPTY;
 		bool more = false;
 		if (item.kind > ITEM_PAUSE) {
 			if (leader) { // who publishes the item
-				walk_begin<true>(smem.walk, p, b, item.q0);
+				walk_begin<true>(smem.walk, p, item.b, item.q0);
 				if constexpr (SPLITS > 1)
 					part_take(item, smem.walk.stream);
 			}
@@ -148,7 +176,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			if (!SPECULATE || visits_most(smem.walk.stream) <= SHORT_KEYS / TILE_N)
 				item.kind = ITEM_RUNNING;
 			next = smem.walk.stream.next;
-			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, tile, class_);
+			more = walk_next<true>(smem.walk, p, item.b, item.h, item.q0, next, tile, class_);
 			if (!more)
 				item.kind = ITEM_EMPTY;
 		}
@@ -161,51 +189,57 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				for (int group = 0; group < WARPGROUPS; group++) {
 					mbarrier_wait(smem.query_empty[group], (i & 1) ^ 1); // the item before: the group's last S is done
 					if (item.kind >= ITEM_SPECULATIVE)
-						query_load(smem, maps, group, first_q(&p, b) + item.q0, h, batch);
+						query_load(smem, maps, group, first_q(&p, item.b) + item.q0, item.h, LAYOUT == LAYOUT_PACKED ? 0 : item.b);
 					else
 						mbarrier_arrive(smem.query_full[group]);
 				}
 			}
 			__syncwarp();
 		};
-		const auto value_load = [&](unsigned n, int value_tile) {
-			if (leader) {
-				mbarrier_wait(smem.value_empty[n % STAGES], (n / STAGES & 1) ^ 1);
-				panels_load<L2_EVICT_LAST>(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES], row_k + value_tile * TILE_N,
-				                           h_kv, batch);
-			}
-		};
 		if (!more) {
+			if (value_due)
+				value_load(visit - 1, smem.item[seat ^ 1]);
+			value_due = false;
 			item_publish();
 			if (item.kind == ITEM_END)
 				return;
 			continue;
 		}
-		int before = -1; // the tile whose V is due
+		const unsigned first = visit;
 		while (more) {
 			int next_tile = -1, next_class = TILE_EMPTY;
-			more = walk_next<true>(smem.walk, p, b, h, item.q0, next, next_tile, next_class);
+			more = walk_next<true>(smem.walk, p, item.b, item.h, item.q0, next, next_tile, next_class);
 			Note &note = smem.note[visit % NOTES];
-			visit_note<true>(note, p, b, h, item.q0, tile, class_);
+			visit_note<true>(note, p, item.b, item.h, item.q0, tile, class_);
 			__syncwarp(); // the note's writers before the leader's arrivals
 			if (leader) {
 				note.last = !more;
 				if constexpr (VISIT_INPUTS)
 					mbarrier_arrive(smem.note_full[visit % NOTES]);
+			}
+			if constexpr (TAKE_EARLY)
+				if (!more && visit != first && !taken) {
+					next_take(smem, p, maps, leader);
+					taken = true;
+				}
+			if (leader) {
 				mbarrier_wait(smem.key_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
-				panels_load<L2_EVICT_LAST>(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES], row_k + tile * TILE_N,
-				                           h_kv, batch);
+				panels_load<L2_EVICT_LAST>(smem.key[visit % STAGES], maps.key, smem.key_full[visit % STAGES],
+				                           first_k(&p, item.b) + tile * TILE_N, item.h / (KV_GROUP > 0 ? KV_GROUP : p.kv_group),
+				                           LAYOUT == LAYOUT_PACKED ? 0 : item.b);
 			}
 			__syncwarp();
-			if (before < 0)
+			if (visit != first || value_due)
+				value_load(visit - 1, smem.item[visit != first ? seat : seat ^ 1]);
+			value_due = false;
+			if (visit == first)
 				item_publish();
-			else
-				value_load(visit - 1, before);
-			before = tile, tile = next_tile, class_ = next_class;
+			tile = next_tile, class_ = next_class;
 			visit++;
 		}
-		value_load(visit - 1, before);
-		__syncwarp();
+		value_due = visit - first > 1;
+		if (!value_due)
+			value_load(visit - 1, smem.item[seat]);
 	}
 }
 

@@ -8,17 +8,30 @@
 
 enum { SECTION_TILES_LAST = 2 * 132 };
 
+// What is the same for all tiles of a launch: some 2,000 clocks of divisions, which a persistent CTA has behind it once. section: heads of one.
+// whole: sections before the last.
+struct Sections {
+	int tiles, heads, section, whole;
+};
 struct Placed {
 	int head, tile;
 };
 
-// The number-th of all tiles; `tiles` of each of `heads`.
-DEVICE struct Placed section_placed(unsigned number, int tiles, int section, int heads, int alike)
+// `tiles` of each of `heads`.
+DEVICE struct Sections sections_make(int tiles, int heads, int section, int alike)
 {
-	const int rounds = (SECTION_TILES_LAST + tiles - 1) / tiles;                                // heads of so many tiles
-	const int whole = alike ? heads / section : int_max(int_min(heads / section - 1, (heads - rounds) / section), 0); // sections before the last
-	const int before = int_min((int)(number / (unsigned)(section * tiles)), whole) * section;
-	const int here = before == whole * section ? heads - before : section, rest = (int)number - before * tiles;
+	const int rounds = (SECTION_TILES_LAST + tiles - 1) / tiles; // heads of so many tiles
+	struct Sections s;
+	s.tiles = tiles, s.heads = heads, s.section = section;
+	s.whole = alike ? heads / section : int_max(int_min(heads / section - 1, (heads - rounds) / section), 0);
+	return s;
+}
+
+// The number-th of all tiles.
+DEVICE struct Placed section_placed(unsigned number, struct Sections s)
+{
+	const int before = int_min((int)(number / (unsigned)(s.section * s.tiles)), s.whole) * s.section;
+	const int here = before == s.whole * s.section ? s.heads - before : s.section, rest = (int)number - before * s.tiles;
 	struct Placed at;
 	at.head = before + rest % here;
 	at.tile = rest / here;

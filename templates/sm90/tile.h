@@ -9,14 +9,14 @@ DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; } // of it
 // of them as its leader.
 DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
 {
-	constexpr bool ALL_QUEUED = SUMS == SUMS_ORDERED; // an item waits for earlier ones: it must not be taken before they are
-	static_assert(!ALL_QUEUED || QUEUE, "a fixed order counts on CTAs that have not begun");
-	if (!QUEUE || (round == 0 && !ALL_QUEUED))
+	constexpr unsigned FIRST = SUMS == SUMS_ORDERED ? 0 : 1; // rounds without the queue: where an item waits for earlier ones it must not be taken before they are
+	static_assert(SUMS != SUMS_ORDERED || QUEUE, "a fixed order counts on CTAs that have not begun");
+	if (!QUEUE || round < FIRST)
 		return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
 	unsigned taken = 0;
 	if (leader)
 		taken = atomicAdd(reinterpret_cast<unsigned *>(p.queue), 1u);
-	return (ALL_QUEUED ? 0 : gridDim.x) + __reduce_max_sync(~0u, taken);
+	return FIRST * gridDim.x + __reduce_max_sync(~0u, taken);
 }
 
 // Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.

@@ -193,6 +193,18 @@ extern "C" __global__ void __launch_bounds__(128) reduction(float *sums, unsigne
 // Sums of 1,024 floats over CTAs that nobody has cleared: in one order, from the last CTA to the first (handed_value), and in any (i + CTA), where who comes
 // first stores. words: the CTA whose turn it is, and 1, which is 2 while somebody stores and 0 after it.
 DEVICE float handed_value(int i, int cta) { return (cta * 37 + i * 11) % 101 * 0.125f + (cta % 3 == 1 ? 1e7f : 0); }
+// Stores or adds, and returns when that is done.
+DEVICE void sums_send(float *to, const float (&made)[1024], bool store)
+{
+	fence_proxy_async_global();
+	if (store)
+		cp_async_bulk_store(to, cvta_shared(made), 4096);
+	else
+		cp_reduce_async_bulk_add(to, cvta_shared(made), 4096);
+	cp_async_bulk_commit_group();
+	cp_async_bulk_wait();
+	fence_proxy_async_global();
+}
 extern "C" __global__ void __launch_bounds__(32) handed(float *ordered, float *claimed, unsigned *words)
 {
 	float(&made)[2][1024] = *reinterpret_cast<float(*)[2][1024]>(smem_bytes);
@@ -203,26 +215,15 @@ extern "C" __global__ void __launch_bounds__(32) handed(float *ordered, float *c
 	__syncwarp();
 	if (threadIdx.x != 0)
 		return;
-	for (int n = 0; n < 2; n++) {
-		bool first = word_wait(words, n == 0 ? ~0u : 0, n == 0 ? cta : 0) == gridDim.x - 1;
-		if (n == 1) {
-			const unsigned before = atom_cas_acquire(words + 1, 1, 2);
-			if (before == 2)
-				word_wait(words + 1, 3, 0);
-			first = before == 1;
-		}
-		float *const to = n == 0 ? ordered : claimed;
-		fence_proxy_async_global();
-		if (first)
-			cp_async_bulk_store(to, cvta_shared(made[n]), 4096);
-		else
-			cp_reduce_async_bulk_add(to, cvta_shared(made[n]), 4096);
-		cp_async_bulk_commit_group();
-		cp_async_bulk_wait();
-		fence_proxy_async_global();
-		if (n == 0 || first)
-			st_release(words + n, n == 0 ? cta - 1 : 0);
-	}
+	sums_send(ordered, made[0], word_wait(words, ~0u, cta) == gridDim.x - 1); // from the last CTA down
+	st_release(words, cta - 1);
+
+	const unsigned before = atom_cas_acquire(words + 1, 1, 2); // as they come: the first stores
+	if (before == 2)
+		word_wait(words + 1, 3, 0);
+	sums_send(claimed, made[1], before == 1);
+	if (before == 1)
+		st_release(words + 1, 0);
 }
 
 // One box of the keys as it lies in shared memory, over NaN.
