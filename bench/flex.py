@@ -20,6 +20,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fa4
 import fagen_ctypes as fagen
+import inputs
 import report
 
 BATCH, HEADS, SEQ, D, BLOCK = 2, 16, 8192, 128, 128
@@ -37,14 +38,10 @@ class Variant:
 
 
 def variants():
-    random = torch.Generator(device="cuda").manual_seed(1)
-    # Packed documents of about a thousand tokens; every batch entry has its own.
-    begins = torch.rand((BATCH, SEQ), generator=random, device="cuda") < 1 / 1024
-    doc = begins.cumsum(1).to(torch.int32)
-    blocks = SEQ // BLOCK
-    keep = torch.rand((blocks, blocks), generator=random, device="cuda") < 0.25
-    bitmap = keep.to(torch.uint8).expand(BATCH, HEADS, blocks, blocks)
-    slope = 2.0 ** (-8.0 * torch.arange(1, HEADS + 1, device="cuda") / HEADS)
+    doc = inputs.documents((BATCH, SEQ))  # every batch entry has its own
+    keep = inputs.blocks_kept((SEQ // BLOCK, SEQ // BLOCK))
+    bitmap = keep.to(torch.uint8).expand(BATCH, HEADS, *keep.shape)
+    slope = inputs.slopes(HEADS)
     return [
         Variant("causal", "mask: causal", mask=lambda b, h, q, k: q >= k),
         Variant("window1024", "mask: {window: {left: 1023, right: 0}}", mask=lambda b, h, q, k: (q >= k) & (q - k < 1024)),
@@ -174,7 +171,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--variant", action="append", help="only this one (may be repeated)")
     p.add_argument("--seconds", type=float, default=0.3, help="of measurement for each variant and pass (default 0.3)")
-    p.add_argument("--limit", type=float, default=130, help="start no variant after this many seconds (default 130)")
+    p.add_argument("--limit", type=float, default=170, help="start no variant after this many seconds (default 170)")
     p.add_argument("--write", nargs="?", const="", metavar="FILE", help="write the figures (default: bench/results/<gpu>-flex.md)")
     o = p.parse_args()
     torch._functorch.config.donated_buffer = False  # backward is called again on the same graph

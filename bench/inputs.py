@@ -1,4 +1,4 @@
-"""What the masks, scores and block layouts of presets read, made up for bench/ab.py: the same data each time, whatever the build."""
+"""What the masks, scores and block layouts of presets read, made up for the benchmarks: the same data each time, whatever the build."""
 import torch
 
 import fagen_ctypes as fagen
@@ -10,15 +10,24 @@ def uniform(shape, seed=1):
     return torch.rand(shape, generator=torch.Generator(device="cuda").manual_seed(seed), device="cuda")
 
 
+def documents(shape):
+    """Numbers of packed documents of about a thousand tokens."""
+    return (uniform(shape) < 1 / 1024).cumsum(-1).to(torch.int32)
+
+
+def slopes(heads):
+    return 2.0 ** (-8.0 * torch.arange(1, heads + 1, device="cuda") / heads)
+
+
 def blocks_kept(shape):
     """[rows, keys] of a block layout, for all heads: the same for a bitmap, counts and lists."""
     return uniform((shape[-1], shape[-1])) < CHANCE
 
 
 INPUTS = {  # of given meaning, by name, to be expanded; others are random normal numbers
-    "doc": lambda shape, seq: (uniform(shape) < 1 / 1024).cumsum(-1).to(torch.int32),  # packed documents of about a thousand tokens
+    "doc": lambda shape, seq: documents(shape),
     "kv_len": lambda shape, seq: torch.full(shape, seq * 3 // 4, dtype=torch.int32, device="cuda"),
-    "slope": lambda shape, seq: 2.0 ** (-8.0 * torch.arange(1, shape[0] + 1, device="cuda") / shape[0]),
+    "slope": lambda shape, seq: slopes(shape[0]),
     "blocks": lambda shape, seq: blocks_kept(shape),
     "block_count": lambda shape, seq: blocks_kept(shape).sum(1, dtype=torch.int32).expand(shape).contiguous(),
     "block_index": lambda shape, seq: blocks_kept(shape).int().argsort(dim=1, descending=True, stable=True).int().expand(shape).contiguous(),

@@ -306,13 +306,13 @@ def main():
     p.add_argument("--standard-up-to", type=int, default=None, metavar="SEQ",
                    help="time the naive kernels up to this length (default: 2048; 0 with --quick)")
     p.add_argument("--seconds", type=float, default=None, help="of measurement for each configuration and pass (default 0.3; 0.15 with --quick)")
-    p.add_argument("--limit", type=float, default=None, help="start no configuration after this many seconds (default 140; 36 with --quick)")
+    p.add_argument("--limit", type=float, default=None, help="start no configuration after this many seconds (default 240; 36 with --quick)")
     p.add_argument("--write", nargs="?", const="", metavar="FILE",
                    help="write the table (default: bench/results/<gpu>.md), and rows and plots (docs/bench/<gpu>.json, or beside FILE)")
     o = p.parse_args()
     pick = lambda given, full, quick: given if given is not None else quick if o.quick else full
     o.math_up_to, o.standard_up_to = pick(o.math_up_to, 40, 0), pick(o.standard_up_to, 2048, 0)
-    o.seconds, o.limit = pick(o.seconds, 0.3, 0.15), pick(o.limit, 140, 36)
+    o.seconds, o.limit = pick(o.seconds, 0.3, 0.15), pick(o.limit, 240, 36)
 
     runtime = report.gpu_open()
     run = report.Run(o.limit)
