@@ -119,11 +119,10 @@ int launches_count(const struct recipe *recipe, const struct problem *problem, c
 {
 	const struct recipe_shape shape = shape_of(problem, device);
 	const struct recipe_kernel *const order = recipe_kernel_find(recipe, "fagen_order");
-	const bool unordered = order && recipe_grid_size(order, &shape) == 0;
-	int launches = recipe->kernel_count - unordered;
+	int launches = recipe->kernel_count - (order && recipe_grid_size(order, &shape) == 0);
 	bool cleared = false; /* the piece before */
 	for (int i = 0; i < recipe->piece_count; i++) {
-		const bool clear = recipe->piece[i].zeroed && !(unordered && strcmp(recipe->piece[i].name, "order") == 0);
+		const bool clear = recipe_piece_cleared(recipe, i, &shape);
 		launches += clear && !cleared;
 		cleared = clear;
 	}

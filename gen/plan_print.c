@@ -157,15 +157,19 @@ static void recipe_table(struct text *text, const struct plan *plan)
 	const struct recipe_shape shape = shape_of(plan);
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];
-		text_addf(text, "  %-12s %s: %" PRId64 " CTAs of %d threads, %d bytes of shared memory\n",
-		          i ? "" : "kernels", k->entry, recipe_grid_size(k, &shape), k->threads, k->smem_bytes);
+		const int64_t ctas = recipe_grid_size(k, &shape);
+		if (ctas == 0)
+			text_addf(text, "  %-12s %s: not launched\n", i ? "" : "kernels", k->entry);
+		else
+			text_addf(text, "  %-12s %s: %" PRId64 " CTAs of %d threads, %d bytes of shared memory\n", i ? "" : "kernels", k->entry, ctas,
+			          k->threads, k->smem_bytes);
 	}
 	int64_t total = 0;
 	for (int i = 0; i < plan->recipe.piece_count; i++) {
 		const struct recipe_piece *p = &plan->recipe.piece[i];
 		const int64_t bytes = recipe_piece_bytes(p, &shape);
 		text_addf(text, "  %-12s %s: %" PRId64 " bytes%s\n", i ? "" : "workspace", p->name, bytes,
-		          p->zeroed ? ", cleared first" : "");
+		          recipe_piece_cleared(&plan->recipe, i, &shape) ? ", cleared first" : "");
 		total += bytes;
 	}
 	if (plan->recipe.piece_count == 0)
@@ -302,7 +306,7 @@ static void recipe_json(struct text *text, const struct plan *plan)
 	for (int i = 0; i < plan->recipe.piece_count; i++) {
 		const struct recipe_piece *piece = &plan->recipe.piece[i];
 		text_addf(text, "%s{\"name\": \"%s\", \"bytes\": %" PRId64 ", \"zeroed\": %s}", i ? ", " : "",
-		          piece->name, recipe_piece_bytes(piece, &shape), piece->zeroed ? "true" : "false");
+		          piece->name, recipe_piece_bytes(piece, &shape), recipe_piece_cleared(&plan->recipe, i, &shape) ? "true" : "false");
 	}
 	text_puts(text, "], \"maps\": [");
 	for (int i = 0; i < plan->recipe.map_count; i++) {

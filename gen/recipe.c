@@ -229,6 +229,13 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	return each > 0 && size > most ? most : size;
 }
 
+bool recipe_piece_cleared(const struct recipe *recipe, int piece, const struct recipe_shape *shape)
+{
+	const struct recipe_piece *p = &recipe->piece[piece];
+	const struct recipe_kernel *order = strcmp(p->name, "order") == 0 ? recipe_kernel_find(recipe, "fagen_order") : NULL;
+	return p->zeroed && !(order && recipe_grid_size(order, shape) == 0);
+}
+
 int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe_shape *shape)
 {
 	if (shape_negative(shape) || piece->tile < 0 || piece->unit < 0)

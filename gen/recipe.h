@@ -97,6 +97,8 @@ void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);
 /* CTAs of one kernel; 0 when there is nothing to do. -1 when it exceeds 2^31-1. */
 int64_t recipe_grid_size(const struct recipe_kernel *, const struct recipe_shape *);
+/* Is that piece cleared before a launch of the shape? Not the order of items that nobody sorts. */
+bool recipe_piece_cleared(const struct recipe *, int piece, const struct recipe_shape *);
 /* Bytes of one piece, rounded up to 256. -1 on overflow. */
 int64_t recipe_piece_bytes(const struct recipe_piece *, const struct recipe_shape *);
 
