@@ -20,8 +20,8 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import fa4
 import fagen_ctypes as fagen
-import inputs
 import report
+from inputs import blocks_kept, documents, slopes
 
 BATCH, HEADS, SEQ, D, BLOCK = 2, 16, 8192, 128, 128
 RIVALS = ("Flex", "FA4")
@@ -38,10 +38,10 @@ class Variant:
 
 
 def variants():
-    doc = inputs.documents((BATCH, SEQ))  # every batch entry has its own
-    keep = inputs.blocks_kept((SEQ // BLOCK, SEQ // BLOCK))
+    doc = documents((BATCH, SEQ))  # every batch entry has its own
+    keep = blocks_kept((SEQ // BLOCK, SEQ // BLOCK))
     bitmap = keep.to(torch.uint8).expand(BATCH, HEADS, *keep.shape)
-    slope = inputs.slopes(HEADS)
+    slope = slopes(HEADS)
     return [
         Variant("causal", "mask: causal", mask=lambda b, h, q, k: q >= k),
         Variant("window1024", "mask: {window: {left: 1023, right: 0}}", mask=lambda b, h, q, k: (q >= k) & (q - k < 1024)),

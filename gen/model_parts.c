@@ -133,7 +133,6 @@ bool order_wanted(const struct candidate *c, const struct spec *spec, const stru
 enum { ORDER_WARPS = 16 }; /* of templates/order.cu */
 
 /* A pair of CTAs has one item, so half as many items run at a time as `beyond` says: few of those that wait are left as they are. */
-
 void recipe_order_add(struct recipe *r, const struct candidate *c, enum pass pass)
 {
 	if (!c->order)

@@ -6,6 +6,7 @@
 
 enum { PANEL = 64 };  /* columns of a swizzled shared row of 128 bytes */
 enum { LOADERS = 3 }; /* warps of a warpgroup that stage inputs beside those that compute */
+enum { SECTIONS_BYTES = 4 * 4 }; /* of a struct Sections, which a persistent CTA keeps */
 
 static inline int panels(int head_dim) { return (head_dim + PANEL - 1) / PANEL; }
 /* Of a shared row. */
@@ -15,7 +16,7 @@ static inline int steps(int columns) { return (columns + 15) / 16; } /* of produ
 /* wgmma with operands in shared memory, dense 16-bit: FLOP per clock of an SM. */
 static const double wgmma_flop_clk = 4096;
 
-/* Are sums of dQ begun by whoever has some first, as a word for each says (TURNS in templates/delta.cu)? */
+/* Are sums of dQ begun by whoever has some first, as a word for each says (TURN_FRESH in templates/delta.cu)? */
 static inline bool has_turns(const struct candidate *c) { return c->sums == DQUERY_CLAIMED || c->sums == DQUERY_ORDERED; }
 
 /* Bytes of a struct Note: a visit and so many words, aligned as the visit is. */

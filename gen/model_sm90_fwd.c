@@ -13,7 +13,9 @@ enum { MERGE_ROWS = 4 };                   /* of a CTA of fwd_merge.cu */
  * one at most 2.5% slower than the best, 0.2% in the mean: clocks of ex2 and of other float operations beside wgmma over those alone, the norm
  * that joins the terms for two and three warpgroups that take turns, and what a visit and an item cost beside: the first softmax and the
  * epilogue of an item hide behind little. A third stage loads more of the next item meanwhile, and slows long items; O that does not pass
- * through shared memory takes longer to store. Of 46 timings from cold L2, 512 to 4k, and sweeps of 1k to 16k, 7.2% root mean square. */
+ * through shared memory takes longer to store. Of 46 timings from cold L2, 512 to 4k, and sweeps of 1k to 16k, 7.2% root mean square. What
+ * visits and items cost two and three warpgroups, since the next item is placed ahead: by 44 single launches from cold L2, 512 to 16k, 8%, the chosen
+ * tile at most 1.6% slower than the best of those. */
 static const double exp_beside = 1.05, alu_beside = 0.385;
 /* SHARED: two warpgroups of each of two CTAs that share an SM, fitted to 26 timings of d 64, 512 to 16k. A third stage is 1.01 to 1.02 at 512, 0.98 at causal
  * 4k. */
@@ -184,7 +186,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	const int notes = 2 * c->stages;
-	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * ((c->splits > 1 ? 28 : 16) + head_key_bytes(spec)) + 3 * 4 + 4 * 4;
+	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * ((c->splits > 1 ? 28 : 16) + head_key_bytes(spec)) + 3 * 4 + SECTIONS_BYTES;
 	const int walk = barriers + notes * note_bytes(program, c, 1) + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, notes, c->stages);

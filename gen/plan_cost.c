@@ -118,8 +118,7 @@ static struct recipe_shape shape_of(const struct problem *p, const struct device
 int launches_count(const struct recipe *recipe, const struct problem *problem, const struct device *device)
 {
 	const struct recipe_shape shape = shape_of(problem, device);
-	const struct recipe_kernel *const order = recipe_kernel_find(recipe, "fagen_order");
-	int launches = recipe->kernel_count - (order && recipe_grid_size(order, &shape) == 0);
+	int launches = recipe->kernel_count - recipe_unordered(recipe, &shape);
 	bool cleared = false; /* the piece before */
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const bool clear = recipe_piece_cleared(recipe, i, &shape);

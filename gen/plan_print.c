@@ -158,11 +158,11 @@ static void recipe_table(struct text *text, const struct plan *plan)
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];
 		const int64_t ctas = recipe_grid_size(k, &shape);
+		text_addf(text, "  %-12s %s: ", i ? "" : "kernels", k->entry);
 		if (ctas == 0)
-			text_addf(text, "  %-12s %s: not launched\n", i ? "" : "kernels", k->entry);
+			text_puts(text, "not launched\n");
 		else
-			text_addf(text, "  %-12s %s: %" PRId64 " CTAs of %d threads, %d bytes of shared memory\n", i ? "" : "kernels", k->entry, ctas,
-			          k->threads, k->smem_bytes);
+			text_addf(text, "%" PRId64 " CTAs of %d threads, %d bytes of shared memory\n", ctas, k->threads, k->smem_bytes);
 	}
 	int64_t total = 0;
 	for (int i = 0; i < plan->recipe.piece_count; i++) {

@@ -229,11 +229,18 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	return each > 0 && size > most ? most : size;
 }
 
+bool recipe_unordered(const struct recipe *recipe, const struct recipe_shape *shape)
+{
+	for (int i = 0; i < recipe->kernel_count; i++)
+		if (grid_is_order(recipe->kernel[i].grid))
+			return recipe_grid_size(&recipe->kernel[i], shape) == 0;
+	return false;
+}
+
 bool recipe_piece_cleared(const struct recipe *recipe, int piece, const struct recipe_shape *shape)
 {
 	const struct recipe_piece *p = &recipe->piece[piece];
-	const struct recipe_kernel *order = strcmp(p->name, "order") == 0 ? recipe_kernel_find(recipe, "fagen_order") : NULL;
-	return p->zeroed && !(order && recipe_grid_size(order, shape) == 0);
+	return p->zeroed && !(strcmp(p->name, "order") == 0 && recipe_unordered(recipe, shape));
 }
 
 int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe_shape *shape)

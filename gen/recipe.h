@@ -97,7 +97,9 @@ void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);
 /* CTAs of one kernel; 0 when there is nothing to do. -1 when it exceeds 2^31-1. */
 int64_t recipe_grid_size(const struct recipe_kernel *, const struct recipe_shape *);
-/* Is that piece cleared before a launch of the shape? Not the order of items that nobody sorts. */
+/* Is the kernel that sorts items left out of a launch of the shape? Not if there is none. */
+bool recipe_unordered(const struct recipe *, const struct recipe_shape *);
+/* Is that piece cleared before such a launch? Not the order of items that nobody sorts. */
 bool recipe_piece_cleared(const struct recipe *, int piece, const struct recipe_shape *);
 /* Bytes of one piece, rounded up to 256. -1 on overflow. */
 int64_t recipe_piece_bytes(const struct recipe_piece *, const struct recipe_shape *);

@@ -43,6 +43,15 @@ static inline struct term_arg argument(int64_t value)
 	return (struct term_arg){.kind = value == UNBOUNDED ? ARG_UNBOUNDED : ARG_INT, .i = value};
 }
 
+/* The piece of that name; NULL: there is none. */
+static inline const struct recipe_piece *piece_find(const struct recipe *recipe, const char *name)
+{
+	for (int i = 0; i < recipe->piece_count; i++)
+		if (strcmp(recipe->piece[i].name, name) == 0)
+			return &recipe->piece[i];
+	return NULL;
+}
+
 /* One more member of the mask, all of which must hold. */
 static inline void spec_mask(struct spec *spec, const char *preset, int64_t left, int64_t right)
 {

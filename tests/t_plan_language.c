@@ -28,14 +28,6 @@ static struct spec spec_of(const char *mask, const char *score, const struct inp
 	return spec;
 }
 
-static const struct recipe_piece *piece_find(const struct plan *p, const char *name)
-{
-	for (int i = 0; i < p->recipe.piece_count; i++)
-		if (strcmp(p->recipe.piece[i].name, name) == 0)
-			return &p->recipe.piece[i];
-	return NULL;
-}
-
 /* The sample of tiles comes near the count of all, for masks whose tiles have no closed form. */
 START_TEST(sampled_share)
 {
@@ -126,9 +118,9 @@ START_TEST(kernels_before)
 		ck_assert_int_eq(recipe_grid_size(cols, &shape), 2 * 6 * ((700 + n - 1) / n));
 		/* least and greatest, two ints, for each tile of each head */
 		const int64_t bytes = 8 * recipe_grid_size(rows, &shape);
-		ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "bounds_rows"), &shape),
+		ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan.recipe, "bounds_rows"), &shape),
 		                 (bytes + 255) / 256 * 256);
-		ck_assert_ptr_nonnull(piece_find(&plan, "bounds_cols"));
+		ck_assert_ptr_nonnull(piece_find(&plan.recipe, "bounds_cols"));
 		ck_assert_ptr_null(recipe_kernel_find(&plan.recipe, "fagen_blocks"));
 	}
 	spec = spec_plain(64, 64);
@@ -136,7 +128,7 @@ START_TEST(kernels_before)
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);
 	const struct recipe_shape shape = {2, 6, 3, 1000, 700, 0, 0, false, 132};
 	ck_assert_int_eq(recipe_grid_size(recipe_kernel_find(&plan.recipe, "fagen_blocks"), &shape), 2 * 6 * 16);
-	ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan, "blocks"), &shape), (2 * 6 * 16 * 6 + 255) / 256 * 256);
+	ck_assert_int_eq(recipe_piece_bytes(piece_find(&plan.recipe, "blocks"), &shape), (2 * 6 * 16 * 6 + 255) / 256 * 256);
 	for (int pass = 0; pass < PASS_COUNT; pass++) { /* the naive kernels read the same bitmap */
 		struct program program;
 		struct diag diag = {0};
@@ -147,7 +139,7 @@ START_TEST(kernels_before)
 		                 0);
 		ck_assert_str_eq(other.recipe.kernel[0].entry, "fagen_blocks");
 		ck_assert_int_eq(recipe_grid_size(&other.recipe.kernel[0], &shape), 2 * 6 * 16);
-		ck_assert_ptr_nonnull(piece_find(&other, "blocks"));
+		ck_assert_ptr_nonnull(piece_find(&other.recipe, "blocks"));
 	}
 }
 END_TEST
@@ -165,7 +157,7 @@ START_TEST(gradients_of_inputs)
 	check_plan(&plan, &spec);
 	ck_assert(recipe_kernel_find(&plan.recipe, "fagen_input_grad") && recipe_kernel_find(&plan.recipe, "fagen_input_grad_sum"));
 	ck_assert_ptr_null(recipe_kernel_find(&plan.recipe, "fagen_input_grad_cols"));
-	ck_assert_int_eq(piece_find(&plan, "grad_partial")->unit, 32);
+	ck_assert_int_eq(piece_find(&plan.recipe, "grad_partial")->unit, 32);
 	/* Gradients without a query are cleared by a kernel, and by it alone. */
 	const struct recipe_shape no_queries = {2, 6, 6, 0, 1024, 0, 0, false, 132},
 				  no_batch = {0, 6, 6, 1024, 1024, 0, 0, false, 132};

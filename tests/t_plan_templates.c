@@ -200,8 +200,7 @@ START_TEST(native_deterministic)
 		for (int k = 0; k < plan.candidate_count; k++)
 			ck_assert(plan.candidate[k].reason[0] || plan.candidate[k].tile_m == 64 || plan.candidate[k].tile_m == 128);
 		ck_assert_int_eq(rows[i].m ? rows[i].m : best(&plan)->tile_m, best(&plan)->tile_m);
-		for (int k = 0; k < plan.recipe.piece_count; k++)
-			ck_assert_str_ne(plan.recipe.piece[k].name, "dquery_accum");
+		ck_assert_ptr_null(piece_find(&plan.recipe, "dquery_accum"));
 		const int panel_qk = (spec.head_dim_qk + 63) / 64 * 128, panel_v = (spec.head_dim_v + 63) / 64 * 128; /* bytes of a row */
 		const int step = wide ? 64 : 128, more = step * (panel_v + (wide ? 0 : panel_qk)); /* keys; bytes of a buffer more */
 		ck_assert_int_ge(query->smem_bytes, 128 * (panel_qk + panel_v) + (wide ? 2 : rows[i].buffers) * step * panel_qk +
@@ -397,20 +396,17 @@ START_TEST(items_are_sorted)
 	const struct recipe_kernel *order = recipe_kernel_find(r, "fagen_order"), *main = recipe_kernel_find(r, model->main);
 	ck_assert_msg(c->order == want, "%s, %s", sorted[row].keys, model->templ);
 	ck_assert_int_eq(order != NULL, want);
-	int piece = -1;
-	for (int i = 0; i < r->piece_count; i++)
-		if (strcmp(r->piece[i].name, "order") == 0)
-			piece = i;
-	ck_assert_int_eq(piece >= 0, want);
+	const struct recipe_piece *piece = piece_find(r, "order");
+	ck_assert_int_eq(piece != NULL, want);
 	if (want) {
 		ck_assert(order < main);
 		ck_assert_int_eq(order->grid, backward ? GRID_ORDER_KEYS : GRID_ORDER_QUERIES);
 		ck_assert_int_eq(order->tile, main->tile);
 		ck_assert_int_eq(order->heads, main->heads);
 		ck_assert_int_eq(order->beyond, c->ctas_sm);
-		ck_assert_int_eq(r->piece[piece].tile, main->tile);
-		ck_assert_int_eq(r->piece[piece].zeroed, 1);
-		ck_assert(!native || model == &model_sm90_bwd_pair || (c->queue && piece > 0 && strcmp(r->piece[piece - 1].name, "queue") == 0));
+		ck_assert_int_eq(piece->tile, main->tile);
+		ck_assert_int_eq(piece->zeroed, 1);
+		ck_assert(!native || model == &model_sm90_bwd_pair || (c->queue && piece - 1 == piece_find(r, "queue")));
 	}
 	text_free(&yaml);
 	diag_free(&diag);
