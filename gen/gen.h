@@ -505,6 +505,7 @@ struct candidate {
 	enum dquery_sums {        /* backward: how dQ comes about, as templates/contract.h has it */
 		DQUERY_APART, DQUERY_CLEARED, DQUERY_CLAIMED, DQUERY_ORDERED
 	} sums;
+	bool alike;               /* all items visit as many tiles, whatever the data say */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
 	bool order;               /* another kernel sorts the items of the main one, longest first, where there are more than run at a time */
 	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for */

@@ -71,6 +71,10 @@ bool forward_keys_fit(char reason[REASON_MAX], const struct tile_request *, cons
 /* For `recipe`: kernels that come before the main ones, and their workspace. */
 void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
+/* Do all query rows see the same keys by the runs of the mask (forward), all keys the same rows (backward)? */
+bool runs_alike(const struct program *, enum pass);
+/* Do all items of a pass visit as many tiles? */
+bool items_alike(const struct spec *, const struct program *, enum pass);
 /* For `shape`, when splits and sums are known: do data rule how long items are, and may they begin in any order? */
 bool order_wanted(const struct candidate *, const struct spec *, const struct program *);
 /* For `recipe`: the kernel that sorts the items, before the main one; and its workspace, behind the queue, with which it is cleared. */

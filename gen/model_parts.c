@@ -125,6 +125,20 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 	}
 }
 
+bool runs_alike(const struct program *p, enum pass pass)
+{
+	for (int i = 0; i < p->run_count; i++)
+		for (int k = 0; k < p->run[i].count; k++)
+			if ((pass == PASS_FORWARD ? p->run[i].bound[k].q : p->run[i].bound[k].k) != 0)
+				return false;
+	return true;
+}
+
+bool items_alike(const struct spec *spec, const struct program *p, enum pass pass)
+{
+	return !p->scan && spec->layout == LAYOUT_DENSE && runs_alike(p, pass);
+}
+
 bool order_wanted(const struct candidate *c, const struct spec *spec, const struct program *p)
 {
 	return (p->scan || spec->layout != LAYOUT_DENSE) && c->splits == 1 && c->sums != DQUERY_ORDERED;

@@ -108,8 +108,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 
 	c->order = order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
-	smem_term_add(c, "K or dK", n * row_qk);
-	smem_term_add(c, "V or dV", n * row_v);
+	smem_term_add(c, "K", n * row_qk);
+	smem_term_add(c, "V", n * row_v);
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
 	smem_term_add(c, "P", 2 * m * n);

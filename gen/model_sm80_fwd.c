@@ -56,7 +56,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 
 	c->order = order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
-	smem_term_add(c, "Q or O", c->tile_m * (row_qk > row_v ? row_qk : row_v));
+	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	smem_term_add(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
@@ -84,7 +84,10 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		c->visit_clocks += cells * dropout_ops / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
-	score_cost_add(c, program, device, PASS_FORWARD);
+	if (program_short_logit(spec, program) > 0) /* which logits are taken to allow; the largest of a tile is looked for */
+		c->cost_us[COST_ALU] += cells * 8 / device->alu_clk;
+	else
+		score_cost_add(c, program, device, PASS_FORWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, c->warps);
 }
 

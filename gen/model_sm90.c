@@ -28,7 +28,7 @@ void recipe_queue_add(struct recipe *recipe, const struct candidate *c)
 	recipe->piece[recipe->piece_count - 1].zeroed = 1;
 }
 
-/* As section_placed of templates/sm90/section.h: the last section is one and what is left, and has tiles for two rounds of a large GPU. Of what
+/* As section_placed of templates/section.h: the last section is one and what is left, and has tiles for two rounds of a large GPU. Of what
  * it shares, what L2 does not keep comes in again for each round of CTAs, as far as rounds meet: with the square of what they visit; but at most
  * once for each tile beside the first. Where two sections meet both are under way, and what L2 does not keep of them comes in again too. Fitted
  * to the counters of causal problems on an H200, d 64 and 128, 4k and 8k (bench/results/iocheck.md). */

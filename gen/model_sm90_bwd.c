@@ -27,16 +27,6 @@ static struct room room_of(const struct tile_request *t, const struct spec *spec
 	return more ? (struct room){192, 240} : (struct room){208, 256};
 }
 
-/* Do all keys have the same query rows, by the runs of the mask? */
-static bool keys_alike(const struct program *program)
-{
-	for (int i = 0; i < program->run_count; i++)
-		for (int k = 0; k < program->run[i].count; k++)
-			if (program->run[i].bound[k].k != 0)
-				return false;
-	return true;
-}
-
 /* Key tiles add to dQ in their order where it is known who comes before: those that see a query tile are neighbours, as the bounds of one run are
  * affine with coefficients -1, 0, 1, and nothing else decides. Not where query heads share keys: items of few key tiles are long then, and the longest come
  * last (causal, b 1, h 32/8, 8k: 0.70 of the speed of sums in any order; apart 0.86), as far as the spec says so. Nor for parts that begin elsewhere in each tile, which would wait for
@@ -46,7 +36,7 @@ static enum dquery_sums sums_of(int splits, const struct spec *spec, const struc
 	if (!spec->deterministic)
 		return DQUERY_CLAIMED;
 	const bool known = program->run_count == 1 && !program->scan;
-	return known && spec->kv_group <= 1 && (splits <= 1 || keys_alike(program)) ? DQUERY_ORDERED : DQUERY_APART;
+	return known && spec->kv_group <= 1 && (splits <= 1 || runs_alike(program, PASS_BACKWARD)) ? DQUERY_ORDERED : DQUERY_APART;
 }
 
 static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -123,7 +113,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->visit_clocks = visit_clocks;
 	c->item_clocks = item_clocks;
 	c->sums = sums_of(c->splits, spec, program);
-	c->queue = c->sums == DQUERY_ORDERED || program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
+	c->queue = c->sums == DQUERY_ORDERED || !c->alike;
 	c->order = native_order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "K", n * row_qk);

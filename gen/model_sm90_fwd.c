@@ -83,16 +83,6 @@ static bool one_reference_does(const struct spec *spec, const struct program *pr
 	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lift == LIFT_KNOWN && !program->scan));
 }
 
-/* Does every query row see the same keys, by the runs of the mask? */
-static bool rows_alike(const struct program *program)
-{
-	for (int i = 0; i < program->run_count; i++)
-		for (int k = 0; k < program->run[i].count; k++)
-			if (program->run[i].bound[k].q != 0)
-				return false;
-	return true;
-}
-
 /* Heads of a group share a tile where nothing but the rows of Q, O and LSE asks which head a row is of. A warp's 16 rows are whole
  * positions. */
 static int fwd_heads_most(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
@@ -179,7 +169,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int kind = c->ctas_wanted == 2 ? SHARED : warpgroups;
 	c->overlap = overlap[kind];
 	c->speculate = one_reference_does(spec, program);
-	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !rows_alike(program);
+	c->queue = !c->alike;
 	c->order = native_order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);

@@ -81,6 +81,7 @@ static bool candidate_shape(struct candidate *c, const struct template_model *mo
 	c->positions = c->tile_m / heads_slots(c->heads);
 	c->walk_warps = c->warps;
 	c->ctas_wanted = 1;
+	c->alike = items_alike(spec, program, model->pass);
 	candidate_clocks(c, model->pass);
 	if (c->splits > 1 && c->splits > model->splits_most) {
 		snprintf(c->reason, sizeof c->reason, "%d splits; %s leaves the %s of a tile together", c->splits, model->templ,

@@ -283,7 +283,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	double passes = fits ? 1 : ceil_div(ctas_inner / c->splits, resident) * c->visited;
 	passes = passes > 1 ? passes : 1;
 	double main_bytes = outer_bytes + inner_heads * inner_head_bytes * passes;
-	if (c->queue && spec->layout == LAYOUT_DENSE) {
+	if ((c->queue || !c->alike) && spec->layout == LAYOUT_DENSE) {
 		const double streamed = (double)walk.inner_len * (row.inner + accum_row) * (walk.keys_inside ? 1 : group);
 		const double owned = (double)tiles_of(walk.outer_len, walk.outer_tile) * (walk.keys_inside ? group / c->heads : 1);
 		main_bytes += section_again_bytes(c, device, plan->pass, heads_kv, streamed, owned);

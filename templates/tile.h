@@ -80,6 +80,49 @@ DEVICE void tile_load(unsigned tile, const unsigned short *src, long long stride
 	}
 }
 
+// A chunk to global memory.
+DEVICE void chunk_store(unsigned short *e, uint4 v)
+{
+	if constexpr (LOAD_BYTES == 16) {
+		st_global_16(e, v);
+	} else {
+		e[0] = v.x, e[1] = v.x >> 16, e[2] = v.y, e[3] = v.y >> 16;
+		e[4] = v.z, e[5] = v.z >> 16, e[6] = v.w, e[7] = v.w >> 16;
+	}
+}
+
+// Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
+DEVICE void quad_transpose(unsigned (&w)[4], int t)
+{
+#pragma unroll
+	for (int step = 1; step <= 2; step *= 2)
+#pragma unroll
+		for (int k = 0; k < 2; k++) {
+			unsigned &a = w[step == 1 ? 2 * k : k], &b = w[step == 1 ? 2 * k + 1 : k + 2];
+			const unsigned got = __shfl_xor_sync(~0u, t & step ? a : b, step);
+			(t & step ? a : b) = got;
+		}
+}
+
+// A row's part of so many 8-column blocks of accumulators, straight from registers to global memory: the quad of lanes that holds it writes four
+// chunks at a time, zeros unless `used`, nothing unless `written`. pair(block): this lane's two columns of a block, packed. chunk(block): where
+// the block lies in the row; none below 0. t: the lane in the quad.
+template <int BLOCKS, class Pair, class Chunk>
+DEVICE void row_store(unsigned short *row, Pair pair, Chunk chunk, int t, bool used, bool written)
+{
+#pragma unroll
+	for (int j = 0; j < BLOCKS; j += 4) {
+		unsigned word[4];
+#pragma unroll
+		for (int k = 0; k < 4; k++)
+			word[k] = pair(j + k < BLOCKS ? j + k : BLOCKS - 1);
+		quad_transpose(word, t);
+		const int at = BLOCKS % 4 == 0 || j + t < BLOCKS ? chunk(j + t) : -1;
+		if (written && at >= 0)
+			chunk_store(row + 8 * at, used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0));
+	}
+}
+
 // The reverse: writes the tile's rows that lie inside the matrix, columns < WIDTH. Call after a barrier that orders the
 // tile's writers before.
 template <int ROWS, int WIDTH, int CHUNKS, int THREADS_>
@@ -99,14 +142,7 @@ DEVICE void tile_store(unsigned tile, unsigned short *dst, long long stride, int
 #pragma unroll
 		for (int c = 0; c < CHUNKS; c += ACROSS) {
 			if (r < left && (c + ACROSS <= FILLED || c + chunk < FILLED)) {
-				const uint4 v = ld_shared_16(from + (r * CHUNKS + c) * 16);
-				unsigned short *e = p + c * 8;
-				if constexpr (LOAD_BYTES == 16) {
-					*reinterpret_cast<uint4 *>(e) = v;
-				} else {
-					e[0] = v.x, e[1] = v.x >> 16, e[2] = v.y, e[3] = v.y >> 16;
-					e[4] = v.z, e[5] = v.z >> 16, e[6] = v.w, e[7] = v.w >> 16;
-				}
+				chunk_store(p + c * 8, ld_shared_16(from + (r * CHUNKS + c) * 16));
 			}
 		}
 		p += DOWN * stride;

@@ -216,6 +216,7 @@ START_TEST(prologue)
 		"float SOFTMAX_SCALE = 0.1f;",
 		"float LOGIT_SCALE = 1.442695f;",
 		"bool SPECULATE = false;",
+		"bool ALIKE = false;",
 		"bool QUEUE = false;",
 		"int ORDER = 0;",
 		"int SPLITS = 5;",

@@ -14,7 +14,7 @@
 #define DEVICE static
 DEVICE int int_min(int a, int b) { return a < b ? a : b; }
 DEVICE int int_max(int a, int b) { return a > b ? a : b; }
-#include "templates/sm90/section.h"
+#include "templates/section.h"
 
 enum { ENTRIES_MAX = 700, GUARD = 64 };
 
@@ -116,7 +116,6 @@ static void items_number(struct world *w)
 {
 	const struct order_case *c = w->c;
 	const int size = own_size(w), total = w->cu[c->batch];
-	const bool native = strncmp(c->model->templ, "sm90/", 5) == 0;
 	if (w->spec.layout == LAYOUT_PACKED) {
 		w->items = (unsigned)((total / size + c->batch) * w->heads);
 		w->visits = calloc(w->items + 1, sizeof *w->visits);
@@ -132,12 +131,11 @@ static void items_number(struct world *w)
 	w->items = (unsigned)(tiles * all);
 	w->visits = calloc(w->items + 1, sizeof *w->visits);
 	const struct spec *s = &w->spec;
-	const int64_t bytes = (int64_t)c->length * s->head_dim_qk * (w->keys ? 8 * s->kv_group : 4) + 1; /* of a head, which a section shares */
-	const int fit = (int)(w->keys ? (8 << 20) / bytes : (24 << 20) / bytes * s->kv_group), least = w->keys ? 1 : s->kv_group;
+	const int64_t kib = ((int64_t)c->length * s->head_dim_qk * (w->keys ? 8 * s->kv_group : 4) >> 10) + 1; /* of a head, which a section shares */
+	const int fit = (int)(w->keys ? (8 << 10) / kib : (24 << 10) / kib * s->kv_group), least = w->keys ? 1 : s->kv_group;
 	const int section = int_min(int_max(fit, least), all);
 	for (unsigned n = 0; n < w->items; n++) {
-		const struct Placed at =
-			native ? section_placed(n, sections_make(tiles, all, section, 0)) : (struct Placed){(int)n / tiles, (int)n % tiles};
+		const struct Placed at = section_placed(n, sections_make(tiles, all, section, 0));
 		w->visits[n] = visits_of(w, at.head / w->heads, at.head % w->heads, w->keys ? at.tile : tiles - 1 - at.tile);
 	}
 }

@@ -1,4 +1,4 @@
-/* The order in which native kernels take tiles (templates/sm90/section.h): every tile once, heads a section at a time, and SMs that
+/* The order in which native kernels take tiles (templates/section.h): every tile once, heads a section at a time, and SMs that
  * take the next tile as they become free all done at about the same time. */
 #include <check.h>
 #include <stdbool.h>
@@ -8,7 +8,7 @@
 #define DEVICE static
 DEVICE int int_min(int a, int b) { return a < b ? a : b; }
 DEVICE int int_max(int a, int b) { return a > b ? a : b; }
-#include "templates/sm90/section.h"
+#include "templates/section.h"
 
 enum { SMS = 132 };
 

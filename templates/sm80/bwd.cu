@@ -69,8 +69,8 @@ struct Note : Visit, HeadKey<DROPOUT> {
 };
 
 struct alignas(16) Smem {
-	unsigned short key[TILE_N * CHUNKS_QK * 8];           // [TILE_N][CHUNKS_QK], swizzled chunks; at the end dK
-	unsigned short value[TILE_N * CHUNKS_V * 8];          // [TILE_N][CHUNKS_V]; at the end dV
+	unsigned short key[TILE_N * CHUNKS_QK * 8];           // [TILE_N][CHUNKS_QK], swizzled chunks
+	unsigned short value[TILE_N * CHUNKS_V * 8];          // [TILE_N][CHUNKS_V]
 	unsigned short query[STAGES][TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK]
 	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];   // [TILE_M][CHUNKS_V]
 	unsigned short prob[TILE_M * TILE_N];                 // [TILE_M][CHUNKS_N]
@@ -162,28 +162,30 @@ DEVICE void product_keys(float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], uns
 		[](int j) { return Share_::has(j); });
 }
 
-// Writes a warp's part of dK or dV, times scale, into its tile.
-template <class Share_, int CHUNKS>
-DEVICE void round_keys(unsigned tile, const float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], float scale)
+// A warp's part of dK or dV of an entry's keys from k0 on, times scale. head: of the entry's first key.
+template <class Share_, int COLUMNS>
+DEVICE void keys_store(unsigned short *head, long long stride, const float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], float scale, int k0,
+                       int slot)
 {
-	const int lane = mov_tid_x() % 32;
-	const TileLane<CHUNKS> to(tile, Share_::down() * 16 * Share_::BLOCKS + lane / 4, 2 * Share_::across());
+	const int lane = mov_tid_x() % 32, k = k0 + Share_::down() * 16 * Share_::BLOCKS + lane / 4;
 #pragma unroll
 	for (int i = 0; i < Share_::BLOCKS; i++)
 #pragma unroll
-		for (int j = 0; j < 2 * Share_::STEPS; j++)
-#pragma unroll
-			for (int r = 0; r < 2; r++)
-				if (Share_::has(j / 2))
-					st_shared_4(to.at(16 * i + 8 * r, j / 2 * 2 * Share_::ACROSS + j % 2) +
-					                    lane % 4 * 4,
-					            cvt_rn_x2(acc[i][j][2 * r] * scale, acc[i][j][2 * r + 1] * scale,
-					                      Element{}));
+		for (int r = 0; r < 2; r++)
+			row_store<2 * Share_::STEPS>(
+				head + (k + 16 * i + 8 * r) * stride,
+				[&](int j) {
+					return cvt_rn_x2(acc[i][j][2 * r] * scale, acc[i][j][2 * r + 1] * scale, Element{});
+				},
+				[](int j) {
+					const int chunk = 2 * (Share_::across() + j / 2 * Share_::ACROSS) + j % 2;
+					return chunk < COLUMNS / 8 ? chunk : -1;
+				},
+				lane % 4, true, k + 16 * i + 8 * r < slot);
 }
 
-// What item number i of the launch is. Tiles of one head are neighbours and share its queries in L2. The first keys, which most rows see
-// under a lower-triangular mask, go first.
-DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return keys_owned<TILE_N>(p, p.heads_kv, i); }
+// What item number i of the launch is.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return key_item(p, i, key_sections(p)); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __grid_constant__ fagen_abi p)
 {
@@ -417,16 +419,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 	const int out_b = smem.b, out_head = smem.head_end / group - 1,
 		  out_k0 = smem.k0; // read again: the loop kept none
-	// All readers of K and V are past the barrier: dK and dV overwrite them.
-	round_keys<ShareDk, CHUNKS_QK>(cvta_shared(smem.key), dkey, SOFTMAX_SCALE);
-	round_keys<ShareDv, CHUNKS_V>(cvta_shared(smem.value), dvalue, KEEP_SCALE);
-	__syncthreads(); // writers of dK and dV before their readers
-	tile_store<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key),
-	                                                    head_address(p.dkey, out_b, out_head, first_k(&p, out_b)),
-	                                                    p.dkey.stride_seq, out_k0, slot_k(&p, out_b));
-	tile_store<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value),
-	                                                  head_address(p.dvalue, out_b, out_head, first_k(&p, out_b)),
-	                                                  p.dvalue.stride_seq, out_k0, slot_k(&p, out_b));
+	keys_store<ShareDk, HEAD_DIM_QK>(head_address(p.dkey, out_b, out_head, first_k(&p, out_b)), p.dkey.stride_seq, dkey, SOFTMAX_SCALE, out_k0,
+	                    slot_k(&p, out_b));
+	keys_store<ShareDv, HEAD_DIM_V>(head_address(p.dvalue, out_b, out_head, first_k(&p, out_b)), p.dvalue.stride_seq, dvalue, KEEP_SCALE, out_k0,
+	                    slot_k(&p, out_b));
 }
 
 // TILE_M rows of one query head: their sums, scaled and rounded.

@@ -62,8 +62,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 	QuerySmem &smem = *reinterpret_cast<QuerySmem *>(smem_bytes);
 	const QueryBuffers staged(smem_bytes + sizeof(QuerySmem));
 
-	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
-	const Owned owned = rows_owned<TILE_M, true>(p);
+	const Owned owned = query_item(p, blockIdx.x, query_sections(p));
 	if (owned.tile < 0)
 		return;
 	const int own = owned.tile, h = warp_uniform(owned.h), b = warp_uniform(owned.b);

@@ -21,10 +21,7 @@ static_assert(TILE_M % (16 * WARPS) == 0 && TILE_N % 16 == 0, "tiles are made of
 static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words cover blocks of 64 keys");
 
 struct alignas(16) Smem {
-	union { // O replaces Q when the last tile is done
-		unsigned short query[TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK], swizzled chunks
-		unsigned short out[TILE_M * CHUNKS_V * 8];    // [TILE_M][CHUNKS_V]
-	};
+	unsigned short query[TILE_M * CHUNKS_QK * 8];        // [TILE_M][CHUNKS_QK], swizzled chunks
 	unsigned short key[STAGES][TILE_N * CHUNKS_QK * 8];  // [TILE_N][CHUNKS_QK]
 	unsigned short value[STAGES][TILE_N * CHUNKS_V * 8]; // [TILE_N][CHUNKS_V]
 
@@ -81,8 +78,8 @@ template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4],
 		}
 }
 
-// What item number i of the launch is. Tiles of one head are neighbours and share its keys in L2; the last rows, which see most, go first.
-DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return rows_owned<TILE_M, true>(p, i); }
+// What item number i of the launch is.
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return query_item(p, i, query_sections(p)); }
 
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid_constant__ fagen_abi p)
 {
@@ -217,9 +214,28 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 			smem.h,
 			lane_row_g(),
 			k0 + lane_2t()};
-		if constexpr (!SCORE_IDENTITY)
-			each_cell(s, cells,
-			          [&](float &x, RowState row, ColState col) { x = score(x, row, col, &cells.in); });
+		if constexpr (!SCORE_IDENTITY) {
+			bool exact = true;
+			if constexpr (SCORE_SHORT) { // it rises with s: what holds for the largest holds for all
+				float largest = 0;
+#pragma unroll
+				for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+					for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+						for (int e = 0; e < 4; e++)
+							largest = fmaxf(largest, fabsf(s[i][j][e]));
+				exact = __any_sync(~0u, score_short(largest, 0) > SHORT_LOGIT);
+			}
+			if (exact)
+				each_cell(s, cells, [&](float &x, RowState row, ColState col) {
+					x = score(x, row, col, &cells.in);
+				});
+			else
+				each_cell(s, cells, [&](float &x, RowState, ColState) {
+					x = score_short(x, 0) * (1 / LOGIT_SCALE);
+				});
+		}
 		if (visit.tile_class != TILE_FULL)
 			each_cell(s, cells, [&](float &x, RowState row, ColState col) {
 				x = mask_keep(row, col, &cells.in) ? x : minus_infinity();
@@ -338,10 +354,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		stage = stage + 1 == STAGES ? 0 : stage + 1;
 	}
 
-	// All groups that were not empty have landed, and all readers of Q are past the barrier: O overwrites it.
 	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b; // read again: the loop kept none of them
-	const int row = mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4, t2 = lane_2t(); // of the tile
-	const TileLane<CHUNKS_V> out_lane(cvta_shared(smem.out), row, 0);
+	const int row = mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4, lane = mov_tid_x() % 4;
+	auto *const out = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, out_b, first_q(&p, out_b)) +
+	                  out_h * p.out.stride_head;
 	float sink2 = 0; // base 2
 	if constexpr (SINK) {
 		const Inputs in = {staged.head(0), staged.rows(0), staged.cols(0), staged.cells(0), out_q0, 0, 0};
@@ -367,30 +383,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 			const bool used = LAYOUT == LAYOUT_DENSE || q < walk_sq(smem.walk, p); // full tiles do not hide others
 			if (!used)
 				lse2 = minus_infinity();
-			if (!used || sum == 0) {
-				inverse = 0;
-#pragma unroll
-				for (int j = 0; j < BLOCKS_V; j++) // infinite keys and values have made them NaN
-					acc[i][j][2 * r] = acc[i][j][2 * r + 1] = 0;
-			}
 			if constexpr (WRITE_LSE) {
-				if (t2 == 0 && q < slot_q(&p, out_b)) {
+				if (lane == 0 && q < slot_q(&p, out_b)) {
 					float *lse = reinterpret_cast<float *>(p.lse.data) +
 					             entry_offset(p.lse, out_b, first_q(&p, out_b)) +
 					             out_h * p.lse.stride_head + q * p.lse.stride_seq;
 					*lse = LN_2 * lse2;
 				}
 			}
-#pragma unroll
-			for (int j = 0; j < BLOCKS_V; j++)
-				st_shared_4(out_lane.at(16 * i + 8 * r, j) + 2 * t2,
-				            cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse,
-				                      Element{}));
+			row_store<BLOCKS_V>( // infinite keys and values have made rows NaN that saw nothing
+				out + q * p.out.stride_seq,
+				[&](int j) {
+					return cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse, Element{});
+				},
+				[](int j) { return j; }, lane, used && sum != 0, q < slot_q(&p, out_b));
 		}
-	__syncthreads(); // writers of O before its readers
-	tile_store<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.out),
-	                                                  reinterpret_cast<unsigned short *>(p.out.data) +
-	                                                          entry_offset(p.out, out_b, first_q(&p, out_b)) +
-	                                                          out_h * p.out.stride_head,
-	                                                  p.out.stride_seq, out_q0, slot_q(&p, out_b));
 }

@@ -250,7 +250,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	if (leader) {
 		own = {};
 		own.h = -1, own.item = -1, own.turn = 1;
-		smem.sections = key_sections(p, !QUEUE);
+		smem.sections = key_sections(p);
 	}
 	__syncwarp(); // their writer before their readers
 	int head = 0, next = -1, tile = -1, class_ = TILE_EMPTY, head_before = -1;

@@ -19,41 +19,15 @@ struct Note : Visit, HeadKey<DROPOUT> { int head, turn, index; };
 // A tile of keys of a key/value head.
 struct Keys { int b, h, k0; }; // k0 below 0: nothing
 
-// Where tiles differ, heads whose queries, dO and sums of dQ fill this much of L2 are worked on together; among them the first keys, which
-// most rows see under a lower-triangular mask, go first. Ordered sums want the last keys first, and so many heads together that tiles beside each other
-// begin at different times, by as much as the sum of one has to wait for the other's: by a simulation 0.95 to 1.0 of the speed in any order, and with one head
-// at a time 0.7 to 0.95.
-constexpr long long SECTION_BYTES = 8ll << 20;
-
-// `alike`: all tiles see the same rows. Of packed entries there are none.
-DEVICE Sections key_sections(const fagen_abi &p, bool alike)
-{
-	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return {};
-	const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
-	const long long head_bytes = (long long)p.seqlen_q * p.kv_group * (HEAD_DIM_QK * 6 + HEAD_DIM_V * 2) + 1;
-	const int least = SUMS == SUMS_ORDERED ? ceil_div(SECTION_TILES_LAST / 2, tiles) : 1;
-	return sections_make(tiles, heads, alike ? 1 : int_min(int_max((int)(SECTION_BYTES / head_bytes), least), heads), alike);
-}
-
 // What tile number i of the launch is. All lanes of a warp call it.
 DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, const Sections &sections)
 {
-	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const Owned own = tile_owned<TILE_N, SUMS == SUMS_ORDERED>(p.cu_seqlens_k, p.batch, p.heads_kv, p.seqlen_k, i);
-		return {own.b, own.h, own.tile * TILE_N};
-	} else {
-		const Placed at = section_placed(i, sections);
-		return {at.head / p.heads_kv, at.head % p.heads_kv, (SUMS == SUMS_ORDERED ? sections.tiles - 1 - at.tile : at.tile) * TILE_N};
-	}
+	const Owned own = key_item(p, i, sections);
+	return {own.b, own.h, own.tile * TILE_N};
 }
 
 // Item number i as fagen_order knows it: a tile, whole.
-DEVICE Owned item_owned(const fagen_abi &p, unsigned i)
-{
-	const Keys at = keys_placed(p, i, key_sections(p, false));
-	return {at.b, at.h, at.k0 < 0 ? -1 : at.k0 / TILE_N, 0};
-}
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return key_item(p, i, key_sections(p)); }
 
 // The last COUNT threads of warpgroup 0 load inputs of visits. Those of rows are free with the note, those of cells with Q; the head's and the
 // keys' have STAGES buffers, which take turns. keys_of(note): whose they are.

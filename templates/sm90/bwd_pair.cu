@@ -573,7 +573,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
-	const Keys own = keys_placed(p, item_at(p, blockIdx.x / 2), key_sections(p, false));
+	const Keys own = keys_placed(p, item_at(p, blockIdx.x / 2), key_sections(p));
 	if (own.k0 < 0)
 		return; // both
 	if (threadIdx.x == 0) {

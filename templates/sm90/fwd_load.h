@@ -3,34 +3,8 @@
 // A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
 constexpr int SHORT_KEYS = 256;
 
-// Where tiles differ, heads whose keys and values fill this much of L2 are worked on together; among them the last query tiles, which see
-// most, go first.
-constexpr long long SECTION_BYTES = 24ll << 20;
-
-// Of packed entries there are none.
-DEVICE Sections query_sections(const fagen_abi &p)
-{
-	if constexpr (LAYOUT == LAYOUT_PACKED)
-		return {};
-	// Of several heads that share tiles the first counts.
-	const int heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
-	const long long head_bytes = (long long)p.seqlen_k * (HEAD_DIM_QK + HEAD_DIM_V) * 2 + 1;
-	const long long fit = QUEUE ? SECTION_BYTES / head_bytes * group : 0;
-	return sections_make(ceil_div(p.seqlen_q, TILE_Q), heads, fit < group ? group : fit < heads ? (int)fit : heads, !QUEUE);
-}
-
 // What item number i of the launch is; tile -1: nothing.
-DEVICE Owned item_owned(const fagen_abi &p, unsigned i, const Sections &sections)
-{
-	i /= SPLITS;
-	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const Owned own = tile_owned<TILE_Q, true>(p.cu_seqlens_q, p.batch, p.heads_q / TILE_HEADS, p.seqlen_q, i);
-		return {own.b, own.h * TILE_HEADS, own.tile, own.tiles};
-	} else {
-		const Placed at = section_placed(i, sections);
-		return {at.head / (p.heads_q / TILE_HEADS), at.head % (p.heads_q / TILE_HEADS) * TILE_HEADS, sections.tiles - 1 - at.tile, sections.tiles};
-	}
-}
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i, const Sections &sections) { return query_item(p, i / SPLITS, sections); }
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return item_owned(p, i, query_sections(p)); }
 DEVICE unsigned item_count(const fagen_abi &p)
 {

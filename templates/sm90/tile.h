@@ -19,37 +19,14 @@ DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
 	return FIRST * gridDim.x + __reduce_max_sync(~0u, taken);
 }
 
-// Four words in each lane of a quad, transposed: lane t gets word t of lanes 0 .. 3.
-DEVICE void quad_transpose(unsigned (&w)[4], int t)
-{
-#pragma unroll
-	for (int step = 1; step <= 2; step *= 2)
-#pragma unroll
-		for (int k = 0; k < 2; k++) {
-			unsigned &a = w[step == 1 ? 2 * k : k], &b = w[step == 1 ? 2 * k + 1 : k + 2];
-			const unsigned got = __shfl_xor_sync(~0u, t & step ? a : b, step);
-			(t & step ? a : b) = got;
-		}
-}
-
-// Row g + 8 * half of a warpgroup's accumulators, scaled and rounded, straight from registers: the quad of lanes that holds it writes 64
-// bytes at a time, zeros unless `used`, nothing unless `written`. t: the lane in the quad.
+// Row g + 8 * half of a warpgroup's accumulators, scaled and rounded.
 template <int COLUMNS>
 DEVICE void accumulators_store(unsigned short *row, const float (&acc)[COLUMNS / 2], int half, float scale, int t, bool used, bool written)
 {
-	constexpr int BLOCKS = COLUMNS / 8;
-#pragma unroll
-	for (int j = 0; j < BLOCKS; j += 4) {
-		unsigned word[4];
-#pragma unroll
-		for (int k = 0; k < 4; k++) {
-			const int block = j + k < BLOCKS ? j + k : BLOCKS - 1;
-			word[k] = cvt_rn_x2(acc[4 * block + 2 * half] * scale, acc[4 * block + 2 * half + 1] * scale, Element{});
-		}
-		quad_transpose(word, t);
-		if (written && (BLOCKS % 4 == 0 || j + t < BLOCKS))
-			st_global_16(row + 8 * (j + t), used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0));
-	}
+	row_store<COLUMNS / 8>(
+		row,
+		[&](int block) { return cvt_rn_x2(acc[4 * block + 2 * half] * scale, acc[4 * block + 2 * half + 1] * scale, Element{}); },
+		[](int block) { return block; }, t, used, written);
 }
 
 // A tile of a tensor as panels of 64 columns, past the tensor's end zeros; `full` gets an arrival, the bytes, and as many `more` as
