@@ -137,14 +137,13 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const double smem_bytes = operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) +
 	                          operands(dk, warps, m / 16) + 4 * cells /* P and dS written */ +
 	                          (double)m * (row_qk + row_v) /* arriving Q and dO */ +
-	                          sums * (operands(dq, warps, n / 16) + 2.0 * m * row_qk /* leaving dQ */);
+	                          sums * operands(dq, warps, n / 16);
 	const double dropout_ops = dropout ? 6.5 : 0; /* 43 for a word of 32 cells, two masks, one product */
 	c->cost_us[COST_MMA] = flop / device->mma_flop_clk;
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (6.5 + dropout_ops) / device->alu_clk;
-	/* With one buffer a third barrier and the arrival of the next tile stand in the way: fitted: 2 to 5% on an
-	 * H200. */
-	c->cost_us[COST_SMEM] = smem_bytes / 128 + (c->stages == 1 ? 500 : 0);
+	const double reduction_bytes_clk = 25.6; /* as an SM lets float32 sums go */
+	c->cost_us[COST_SMEM] = smem_bytes / 128 + sums * 2.0 * m * row_qk / reduction_bytes_clk;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, warps);
 	if (program->grads)

@@ -45,12 +45,16 @@ static const double tile_warp_clocks = 40;
 /* Clocks of one SM for one visited tile while `together` CTAs share it. The on-chip resources share issue slots and wait
  * for each other, so what does not bound the kernel hides only partly behind what does: a soft maximum
  * (sum of t^p)^(1/p), p = 1 when nothing overlaps. More warps hide more; a second CTA, whose warps wait at other barriers,
- * more than as many warps of the same one; a third adds nothing that was seen. Fitted to 294 timings of both passes on an
- * H200, d 16 to 256, sequences of 1k to 16k: 9.5% root mean square, the tile chosen on average 0.7% and at most 6%
- * slower than the best one timed. Loads that run a tile ahead made no difference. */
-static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together)
+ * more than as many warps of the same one; a third adds nothing that was seen. Forward fitted to timings on an H200, d 16 to 256, sequences of 1k to
+ * 16k: 9.5% root mean square, the tile chosen on average 0.7% and at most 6% slower than the best one timed. Backward to 98 timings of 13 problems, d 64 to
+ * 256, 1k to 8k: 6.6%, on average 0.2% and at most 1.1%. Loads that run a tile ahead made no difference. */
+static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together, enum pass pass)
 {
-	const double portable = 1 + 0.563 * pow(together < 2 ? together : 2, 0.85) * pow(c->warps / 4.0, 0.2);
+	static const struct {
+		double share, ctas, warps;
+	} hidden[PASS_COUNT] = {[PASS_FORWARD] = {0.563, 0.85, 0.2}, [PASS_BACKWARD] = {1.2, 1, 0.2}};
+	const double ctas = pow(together < 2 ? together : 2, hidden[pass].ctas), warps = pow(c->warps / 4.0, hidden[pass].warps);
+	const double portable = 1 + hidden[pass].share * ctas * warps;
 	const double power = c->overlap > 0 ? c->overlap : portable;
 	double sum = 0;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
@@ -305,7 +309,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 			(double)walk.inner_tile * (spec->head_dim_qk + spec->head_dim_v) * NARROW_OPS / device->alu_clk;
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
-	double on_chip = tiles * tile_clocks(c, clocks, together) / (device->sms * clock);
+	double on_chip = tiles * tile_clocks(c, clocks, together, plan->pass) / (device->sms * clock);
 	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
 	const double group_visits = outer_heads < heads_q ? group : 1; /* of a tile's visits, backward */
 	const double cta_tiles = ceil_div(ceil(visits->most) * group_visits, c->splits) * share;
@@ -319,7 +323,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 		on_chip *= 1 + (ceil(per_sm) / per_sm - 1) * (evenness < 1 ? evenness : 1);
 		on_chip = on_chip > longest ? on_chip : longest;
 		if (last_tiles > ceil(tiles / items))
-			on_chip = fmax(on_chip, last_begins + last_tiles * (tile_clocks(c, clocks, 1) + alone_visit) / clock);
+			on_chip = fmax(on_chip, last_begins + last_tiles * (tile_clocks(c, clocks, 1, plan->pass) + alone_visit) / clock);
 	}
 	c->cost_us[COST_L2] = busy_sms > 0 ? c->l2_bytes / (device->l2_gbs * 1e3 * busy_sms / device->sms) : 0;
 	c->cost_us[COST_HBM] = c->hbm_bytes / (device->hbm_gbs * 1e3 * hbm_reached);

@@ -10,22 +10,22 @@ DEVICE int section_heads(int section, long long rows, int row_bytes)
 	return (unsigned)section / ((unsigned)(rows * row_bytes >> 10) + 1);
 }
 
-// Of query tiles. Of several heads that share tiles the first counts, and those that read the same keys are in one section.
-DEVICE Sections query_sections(const fagen_abi &p)
+// Of tiles of SIZE query positions. Of several heads that share tiles the first counts, and those that read the same keys are in one section.
+template <int SIZE = TILE_Q> DEVICE Sections query_sections(const fagen_abi &p)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED)
 		return {};
 	const int heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
 	const int fit = ALIKE ? 0 : int_min(section_heads(KEYS_SECTION, p.seqlen_k, (HEAD_DIM_QK + HEAD_DIM_V) * 2), heads) * group;
-	return sections_make(ceil_div(p.seqlen_q, TILE_Q), heads, int_min(int_max(fit, group), heads), ALIKE);
+	return sections_make(ceil_div(p.seqlen_q, SIZE), heads, int_min(int_max(fit, group), heads), ALIKE);
 }
 
 // Number i: the last tiles, which see most under a lower-triangular mask, come first. All lanes of a warp call it.
-DEVICE Owned query_item(const fagen_abi &p, unsigned i, const Sections &sections)
+template <int SIZE = TILE_Q> DEVICE Owned query_item(const fagen_abi &p, unsigned i, const Sections &sections)
 {
 	const int heads = p.heads_q / TILE_HEADS;
 	if constexpr (LAYOUT == LAYOUT_PACKED) {
-		const Owned own = tile_owned<TILE_Q, true>(p.cu_seqlens_q, p.batch, heads, p.seqlen_q, i);
+		const Owned own = tile_owned<SIZE, true>(p.cu_seqlens_q, p.batch, heads, p.seqlen_q, i);
 		return {own.b, own.h * TILE_HEADS, own.tile, own.tiles};
 	} else {
 		const Placed at = section_placed(i, sections);

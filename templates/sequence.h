@@ -44,13 +44,14 @@ DEVICE Owned tile_owned(unsigned long long cu, int batch, int heads, int rows, u
 		return {(int)(number / tiles / heads), (int)(number / tiles % heads), tile, tiles};
 	}
 }
-template <int SIZE, bool LAST_FIRST = false> DEVICE Owned rows_owned(const fagen_abi &p, unsigned number = blockIdx.x)
+// That of a CTA: in the order of their numbers, for kernels whose tiles are alike.
+template <int SIZE> DEVICE Owned rows_owned(const fagen_abi &p)
 {
-	return tile_owned<SIZE, LAST_FIRST>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q, number);
+	return tile_owned<SIZE, false>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q, blockIdx.x);
 }
-template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads, unsigned number = blockIdx.x)
+template <int SIZE> DEVICE Owned keys_owned(const fagen_abi &p, int heads)
 {
-	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k, number);
+	return tile_owned<SIZE, false>(p.cu_seqlens_k, p.batch, heads, p.seqlen_k, blockIdx.x);
 }
 
 // Numbers that tiles have of one head of all entries.

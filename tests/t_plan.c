@@ -451,7 +451,9 @@ START_TEST(deterministic)
 					const double padding = native ? 0.02 : 1e-9;
 					ck_assert_double_eq_tol(best(&plan)->mma_flop / best(&other)->mma_flop, 1.4, 1.4 * padding);
 					ck_assert_double_eq_tol(best(&plan)->exps / best(&other)->exps, 2, 2 * padding);
-					ck_assert_double_gt(best(&plan)->time_us, best(&other)->time_us);
+					/* Sums of narrow tiles may take all that L2 gives, and without them there are none. */
+					if (best(&other)->bound_by != COST_L2)
+						ck_assert_double_gt(best(&plan)->time_us, best(&other)->time_us);
 					ck_assert_msg(best(&plan)->time_us < 2 * best(&other)->time_us, "%s d %d: %g and %g us", gpus[g], dim, best(&plan)->time_us, best(&other)->time_us);
 				}
 				must_make(&plan, &spec, gpus[g], &problem, PASS_FORWARD);

@@ -353,7 +353,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 	                       reinterpret_cast<float *>(smem_bytes + GRAD_ROWS_AT)};
 	if (!grad_wanted(p))
 		return;
-	const Owned own = rows_owned<TILE_M>(p);
+	const Owned own = query_item(p, blockIdx.x, query_sections(p));
 	const int heads = p.batch * p.heads_q;
 	const int own_tile = own.tile, own_head = own.b * p.heads_q + own.h, q0 = own_tile * TILE_M;
 	if (own_tile < 0)

@@ -459,8 +459,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	QuerySmem &smem = *reinterpret_cast<QuerySmem *>(smem_bytes);
 	const QueryBuffers staged(smem_bytes + sizeof(QuerySmem));
-	// Tiles of one head are neighbours in the grid and share its keys in L2; the last rows, which see most, go first.
-	const Owned owned = rows_owned<QUERY_ROWS, true>(p);
+	const Owned owned = query_item<QUERY_ROWS>(p, blockIdx.x, query_sections<QUERY_ROWS>(p));
 	if (owned.tile < 0)
 		return;
 	const QueryOwn own = {owned.b, owned.h, owned.tile * QUERY_ROWS};
