@@ -125,6 +125,16 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 	}
 }
 
+bool one_reference_does(const struct spec *spec, const struct program *program, bool lifted)
+{
+	bool used[NAME_COUNT];
+	node_names(used, &program->pool, program->score);
+	if (!used[NAME_Q] && !used[NAME_K])
+		return true;
+	const enum lift lift = program_lift(spec, program);
+	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lifted && lift == LIFT_KNOWN && !program->scan));
+}
+
 bool runs_alike(const struct program *p, enum pass pass)
 {
 	for (int i = 0; i < p->run_count; i++)

@@ -71,18 +71,6 @@ static bool sm_shared(const struct candidate *c, const struct spec *spec, const 
 	       spec->head_dim_qk <= 64 && spec->layout != LAYOUT_PADDED && program->score_identity && !long_load(spec, program);
 }
 
-/* May one reference do for the logits of a row? Not where a score may grow along it without end: by positions, unless it is known
- * how much they lift it and that no hidden key's lift is counted. fp16 has too few exponents for references that are not maxima. */
-static bool one_reference_does(const struct spec *spec, const struct program *program)
-{
-	bool used[NAME_COUNT];
-	node_names(used, &program->pool, program->score);
-	if (!used[NAME_Q] && !used[NAME_K])
-		return true;
-	const enum lift lift = program_lift(spec, program);
-	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lift == LIFT_KNOWN && !program->scan));
-}
-
 /* Heads of a group share a tile where nothing but the rows of Q, O and LSE asks which head a row is of. A warp's 16 rows are whole
  * positions. */
 static int fwd_heads_most(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
@@ -168,7 +156,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->ctas_wanted = sm_shared(c, spec, program) ? 2 : 1;
 	const int kind = c->ctas_wanted == 2 ? SHARED : warpgroups;
 	c->overlap = overlap[kind];
-	c->speculate = one_reference_does(spec, program);
+	c->speculate = one_reference_does(spec, program, true);
 	c->queue = !c->alike;
 	c->order = native_order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;

@@ -6,6 +6,14 @@ constexpr float LAZY_LOG2 = 8.0f;
 // Beyond this |max|, max * LOGIT_SCALE rounds too coarsely to be subtracted after scaling; subtract before.
 constexpr float LARGE_LOGIT = 4096.0f;
 
+// Sums against a reference that is not the maximum are trusted in this range. bf16 has float32's exponents: what became zero is below
+// 2^-66 of the sum. fp16 has few: the greatest P must not be small, and one that overflows makes O infinite or NaN.
+DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
+DEVICE constexpr float sum_least(Fp16) { return 0.5f; }
+constexpr float SUM_MOST = 0x1p120f;
+// A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
+constexpr int SHORT_KEYS = 256;
+
 DEVICE float minus_infinity() { return __int_as_float(0xff800000); }
 
 // Over the lanes that hold a row of accumulators.

@@ -86,6 +86,16 @@ DEVICE void stream_part(struct Stream *s, int part, int parts)
 	s->next = last;
 }
 
+// Its tiles, at most: runs may overlap.
+DEVICE int stream_tiles_most(const struct Stream *s)
+{
+	int count = 0;
+#pragma unroll
+	for (int i = 0; i < RUNS; i++)
+		count += int_max(s->run[i].last - s->run[i].first + 1, 0);
+	return count;
+}
+
 // Class of any tile by the runs alone.
 DEVICE int stream_class(const struct Stream *s, int tile)
 {

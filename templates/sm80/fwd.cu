@@ -35,6 +35,7 @@ struct alignas(16) Smem {
 	Visit visit[SEATS];
 	WalkShared walk; // over the key tiles
 	int q0, h, b;
+	int running; // 1: references rise
 };
 // Inputs of the head and of the query rows are loaded once, with the first K; those of a key tile travel with its V.
 using Buffers = Staged<1, 1, STAGES, STAGES>;
@@ -81,6 +82,25 @@ template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4],
 // What item number i of the launch is.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return query_item(p, i, query_sections(p)); }
 
+// Are a thread's rows what they would be with references that rise, up to rounding?
+DEVICE bool rows_trusted(const Smem &smem, const float (&acc)[BLOCKS_M][BLOCKS_V][4])
+{
+	bool trusted = true;
+#pragma unroll
+	for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+		for (int r = 0; r < 2; r++) {
+			float finite = 0; // NaN as soon as something is infinite or NaN
+#pragma unroll
+			for (int j = 0; j < BLOCKS_V; j++)
+				finite += acc[i][j][2 * r] * 0.0f + acc[i][j][2 * r + 1] * 0.0f;
+			const float max = smem.row_max[2 * i + r][mov_tid_x()], sum = quad_sum(smem.row_sum[2 * i + r][mov_tid_x()]);
+			const bool good = fabsf(max * LOGIT_SCALE) <= LARGE_LOGIT && sum >= sum_least(Element{}) && sum <= SUM_MOST && finite == 0;
+			trusted &= good || max == minus_infinity();
+		}
+	return trusted;
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid_constant__ fagen_abi p)
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[];
@@ -111,6 +131,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 		                  entry_offset(p.value, b, first_k(&p, b)) + h_kv * p.value.stride_head;
 		walk_begin<true>(smem.walk, p, b, q0);
 		smem.q0 = q0, smem.h = h, smem.b = b;
+		smem.running = !SPECULATE || stream_tiles_most(&smem.walk.stream) <= SHORT_KEYS / TILE_N;
 	}
 	if (DROPOUT && threadIdx.x == THREADS - 1) // beside the walk's beginning
 		smem.dropout = dropout_key(p, b, h);
@@ -153,206 +174,226 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_forward(const __grid
 	if constexpr (ROW_INPUTS)
 		if (LAYOUT == LAYOUT_DENSE || q0 < sequence_q(&p, b))
 			rows_load(staged.rows(0), &p, b, h, q0, threadIdx.x, THREADS);
-	int first = advance(smem.walk.stream.next + 1, 0);
-	load_key(first, 0);
-#pragma unroll
-	for (int i = 1; i <= AHEAD; i++) {
-		load_value(first, i - 1);
-		first = advance(first, i);
-		load_key(first, i);
-	}
 
-	float acc[BLOCKS_M][BLOCKS_V][4] = {}; // O, unnormalised
+	float acc[BLOCKS_M][BLOCKS_V][4]; // O, unnormalised
+#pragma unroll 1
+	do { // once; or again, with references that rise
+		int first = advance(smem.walk.stream.next + 1, 0);
+		load_key(first, 0);
 #pragma unroll
-	for (int i = 0; i < 2 * BLOCKS_M; i++)
-		smem.row_max[i][threadIdx.x] = minus_infinity(), smem.row_sum[i][threadIdx.x] = 0;
+		for (int i = 1; i <= AHEAD; i++) {
+			load_value(first, i - 1);
+			first = advance(first, i);
+			load_key(first, i);
+		}
+#pragma unroll
+		for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+			for (int j = 0; j < BLOCKS_V; j++)
+#pragma unroll
+				for (int e = 0; e < 4; e++)
+					acc[i][j][e] = 0;
+#pragma unroll
+		for (int i = 0; i < 2 * BLOCKS_M; i++)
+			smem.row_max[i][mov_tid_x()] = minus_infinity(), smem.row_sum[i][mov_tid_x()] = 0;
 
-	int stage = 0; // of the buffers in use
-	for (unsigned seat = 0;; seat = (seat + 1) % SEATS) {
-		const auto seat_before = [&](int n) { return (seat + SEATS - n) % SEATS; };
-		cp_async_wait<2 * AHEAD>();
-		__syncthreads(); // K(tile) of all threads before its readers; readers of the previous V before it is overwritten
-		const Visit &visit = smem.visit[seat];
-		if (visit.tile < 0)
-			break;
-		const int newest = smem.visit[seat_before(2)].tile;
-		load_value(newest, stage == 0 ? STAGES - 1 : stage - 1);
-		advance(newest, seat_before(1)); // its readers are past the barrier
+		int stage = 0; // of the buffers in use
+		for (unsigned seat = 0;; seat = (seat + 1) % SEATS) {
+			const auto seat_before = [&](int n) { return (seat + SEATS - n) % SEATS; };
+			cp_async_wait<2 * AHEAD>();
+			__syncthreads(); // K(tile) of all threads before its readers; readers of the previous V before it is overwritten
+			const Visit &visit = smem.visit[seat];
+			if (visit.tile < 0)
+				break;
+			const int newest = smem.visit[seat_before(2)].tile;
+			load_value(newest, stage == 0 ? STAGES - 1 : stage - 1);
+			advance(newest, seat_before(1)); // its readers are past the barrier
 
-		// ldmatrix, A operand: rows lane%16, chunk lane/16; B operand, two 8-key blocks: keys lane%8 + 8*(lane/16), chunk lane/8%2.
-		const int l = mov_tid_x() % 32;
-		const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), mov_tid_x() / 32 * 16 * BLOCKS_M + l % 16,
-		                                     l / 16);
-		const TileLane<CHUNKS_QK> key_lane(cvta_shared(smem.key[stage]), l % 8 + 8 * (l / 16), l / 8 % 2);
-		float s[BLOCKS_M][BLOCKS_N][4] = {};
+			// ldmatrix, A operand: rows lane%16, chunk lane/16; B operand, two 8-key blocks: keys lane%8 + 8*(lane/16), chunk lane/8%2.
+			const int l = mov_tid_x() % 32;
+			const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), mov_tid_x() / 32 * 16 * BLOCKS_M + l % 16,
+			                                     l / 16);
+			const TileLane<CHUNKS_QK> key_lane(cvta_shared(smem.key[stage]), l % 8 + 8 * (l / 16), l / 8 % 2);
+			float s[BLOCKS_M][BLOCKS_N][4] = {};
 #pragma unroll
-		for (int step = 0; step < STEPS_QK; step++) {
-			unsigned a[BLOCKS_M][4];
+			for (int step = 0; step < STEPS_QK; step++) {
+				unsigned a[BLOCKS_M][4];
 #pragma unroll
-			for (int i = 0; i < BLOCKS_M; i++)
-				ldmatrix_x4(a[i], query_lane.at(16 * i, 2 * step));
+				for (int i = 0; i < BLOCKS_M; i++)
+					ldmatrix_x4(a[i], query_lane.at(16 * i, 2 * step));
 #pragma unroll
-			for (int j = 0; j < BLOCKS_N; j += 2) {
-				unsigned k[4];
-				ldmatrix_x4(k, key_lane.at(8 * j, 2 * step));
+				for (int j = 0; j < BLOCKS_N; j += 2) {
+					unsigned k[4];
+					ldmatrix_x4(k, key_lane.at(8 * j, 2 * step));
 #pragma unroll
-				for (int i = 0; i < BLOCKS_M; i++) {
-					mma_m16n8k16(s[i][j], a[i], k[0], k[1], Element{});
-					mma_m16n8k16(s[i][j + 1], a[i], k[2], k[3], Element{});
+					for (int i = 0; i < BLOCKS_M; i++) {
+						mma_m16n8k16(s[i][j], a[i], k[0], k[1], Element{});
+						mma_m16n8k16(s[i][j + 1], a[i], k[2], k[3], Element{});
+					}
 				}
 			}
-		}
-		cp_async_wait<2 * AHEAD>();
-		__syncthreads(); // V(tile) of all threads before its readers; readers of K(tile) before it is overwritten
-		load_key(smem.visit[seat_before(1)].tile, stage);
+			cp_async_wait<2 * AHEAD>();
+			__syncthreads(); // V(tile) of all threads before its readers; readers of K(tile) before it is overwritten
+			load_key(smem.visit[seat_before(1)].tile, stage);
 
-		const int k0 = visit.tile * TILE_N;
-		const Cells cells = {
-			&p,
-			{staged.head(0), staged.rows(0), staged.cols(stage), staged.cells(stage), smem.q0, k0, visit.bits},
-			smem.b,
-			smem.h,
-			lane_row_g(),
-			k0 + lane_2t()};
-		if constexpr (!SCORE_IDENTITY) {
-			bool exact = true;
-			if constexpr (SCORE_SHORT) { // it rises with s: what holds for the largest holds for all
-				float largest = 0;
+			const int k0 = visit.tile * TILE_N;
+			const Cells cells = {
+				&p,
+				{staged.head(0), staged.rows(0), staged.cols(stage), staged.cells(stage), smem.q0, k0, visit.bits},
+				smem.b,
+				smem.h,
+				lane_row_g(),
+				k0 + lane_2t()};
+			if constexpr (!SCORE_IDENTITY) {
+				bool exact = true;
+				if constexpr (SCORE_SHORT) { // it rises with s: what holds for the largest holds for all
+					float largest = 0;
+#pragma unroll
+					for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+						for (int j = 0; j < BLOCKS_N; j++)
+#pragma unroll
+							for (int e = 0; e < 4; e++)
+								largest = fmaxf(largest, fabsf(s[i][j][e]));
+					exact = __any_sync(~0u, score_short(largest, 0) > SHORT_LOGIT);
+				}
+				if (exact)
+					each_cell(s, cells, [&](float &x, RowState row, ColState col) {
+						x = score(x, row, col, &cells.in);
+					});
+				else
+					each_cell(s, cells, [&](float &x, RowState, ColState) {
+						x = score_short(x, 0) * (1 / LOGIT_SCALE);
+					});
+			}
+			if (visit.tile_class != TILE_FULL)
+				each_cell(s, cells, [&](float &x, RowState row, ColState col) {
+					x = mask_keep(row, col, &cells.in) ? x : minus_infinity();
+				});
+
+			// The reference of each row, and whether one must rise.
+			float row_max[BLOCKS_M][2];
+			bool unknown = false;
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++) {
+					row_max[i][r] = smem.row_max[2 * i + r][mov_tid_x()];
+					unknown |= row_max[i][r] == minus_infinity();
+				}
+			if (!SPECULATE || smem.running || __any_sync(~0u, unknown)) {
+				bool rise = false;
 #pragma unroll
 				for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-					for (int j = 0; j < BLOCKS_N; j++)
+					for (int r = 0; r < 2; r++) {
+						float m = fmaxf(s[i][0][2 * r], s[i][0][2 * r + 1]);
 #pragma unroll
-						for (int e = 0; e < 4; e++)
-							largest = fmaxf(largest, fabsf(s[i][j][e]));
-				exact = __any_sync(~0u, score_short(largest, 0) > SHORT_LOGIT);
+						for (int j = 1; j < BLOCKS_N; j++)
+							m = fmaxf(m, fmaxf(s[i][j][2 * r], s[i][j][2 * r + 1]));
+						m = quad_max(m);
+						const float before = row_max[i][r];
+						const bool up = (m - before) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
+						row_max[i][r] = up ? m : before;
+						rise |= up;
+					}
+				if (__any_sync(~0u, rise)) {
+#pragma unroll
+					for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+						for (int r = 0; r < 2; r++) {
+							float &before = smem.row_max[2 * i + r][mov_tid_x()];
+							// 0 when there was no reference yet; a row that has none still, has nothing to scale.
+							const float factor = row_max[i][r] == minus_infinity()
+							                             ? 0
+							                             : ex2((before - row_max[i][r]) * LOGIT_SCALE);
+							before = row_max[i][r];
+							smem.row_sum[2 * i + r][mov_tid_x()] *= factor;
+#pragma unroll
+							for (int j = 0; j < BLOCKS_V; j++)
+								acc[i][j][2 * r] *= factor, acc[i][j][2 * r + 1] *= factor;
+						}
+				}
 			}
-			if (exact)
-				each_cell(s, cells, [&](float &x, RowState row, ColState col) {
-					x = score(x, row, col, &cells.in);
-				});
-			else
-				each_cell(s, cells, [&](float &x, RowState, ColState) {
-					x = score_short(x, 0) * (1 / LOGIT_SCALE);
-				});
-		}
-		if (visit.tile_class != TILE_FULL)
-			each_cell(s, cells, [&](float &x, RowState row, ColState col) {
-				x = mask_keep(row, col, &cells.in) ? x : minus_infinity();
-			});
 
-		// The reference of each row, and whether one must rise.
-		float row_max[BLOCKS_M][2];
-		bool rise = false;
-#pragma unroll
-		for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-			for (int r = 0; r < 2; r++) {
-				float m = fmaxf(s[i][0][2 * r], s[i][0][2 * r + 1]);
-#pragma unroll
-				for (int j = 1; j < BLOCKS_N; j++)
-					m = fmaxf(m, fmaxf(s[i][j][2 * r], s[i][j][2 * r + 1]));
-				m = quad_max(m);
-				const float before = smem.row_max[2 * i + r][mov_tid_x()];
-				const bool up = (m - before) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
-				row_max[i][r] = up ? m : before;
-				rise |= up;
-			}
-		if (__any_sync(~0u, rise)) {
+			// P = 2^(LOGIT_SCALE * (s - max)), in one FMA and one EX2 a cell.
+			float shift[BLOCKS_M][2]; // LOGIT_SCALE * max
+			bool large = false;
 #pragma unroll
 			for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					float &before = smem.row_max[2 * i + r][mov_tid_x()];
-					// 0 when there was no reference yet; a row that has none still, has nothing to scale.
-					const float factor = row_max[i][r] == minus_infinity()
-					                             ? 0
-					                             : ex2((before - row_max[i][r]) * LOGIT_SCALE);
-					before = row_max[i][r];
-					smem.row_sum[2 * i + r][mov_tid_x()] *= factor;
-#pragma unroll
-					for (int j = 0; j < BLOCKS_V; j++)
-						acc[i][j][2 * r] *= factor, acc[i][j][2 * r + 1] *= factor;
+					row_max[i][r] = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r];
+					shift[i][r] = row_max[i][r] * LOGIT_SCALE;
+					large |= fabsf(shift[i][r]) > LARGE_LOGIT;
 				}
-		}
+			if ((!SPECULATE || smem.running) && __any_sync(~0u, large)) {
+#pragma unroll
+				for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+					for (int r = 0; r < 2; r++) {
+						shift[i][r] = 0;
+#pragma unroll
+						for (int j = 0; j < BLOCKS_N; j++)
+							s[i][j][2 * r] -= row_max[i][r], s[i][j][2 * r + 1] -= row_max[i][r];
+					}
+			}
+			unsigned prob[BLOCKS_M][BLOCKS_N][2]; // packed pairs: rows g, g+8 of each 8-key block
+#pragma unroll
+			for (int i = 0; i < BLOCKS_M; i++) {
+				float sum[2] = {};
+#pragma unroll
+				for (int j = 0; j < BLOCKS_N; j++) {
+#pragma unroll
+					for (int e = 0; e < 4; e++) {
+						s[i][j][e] = ex2(s[i][j][e] * LOGIT_SCALE - shift[i][e / 2]);
+						sum[e / 2] += s[i][j][e];
+					}
+					prob[i][j][0] = cvt_rn_x2(s[i][j][0], s[i][j][1], Element{});
+					prob[i][j][1] = cvt_rn_x2(s[i][j][2], s[i][j][3], Element{});
+				}
+				smem.row_sum[2 * i][mov_tid_x()] += sum[0];
+				smem.row_sum[2 * i + 1][mov_tid_x()] += sum[1];
+			}
+			if constexpr (DROPOUT) {
+				constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
+				const int first = TILE_N < 64 ? k0 / 8 % 8 : 0;
+				const int row_g = lane_row_g(), col_2t = k0 + lane_2t();
+#pragma unroll
+				for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+					for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
+						const unsigned word =
+							dropout_bits(smem.dropout, row_g + 16 * i, col_2t + 8 * w);
+#pragma unroll
+						for (int j = 0; j < BLOCKS_WORD; j++)
+							dropout_pairs(prob[i][w + j][0], prob[i][w + j][1],
+							              word << (first + j));
+					}
+			}
 
-		// P = 2^(LOGIT_SCALE * (s - max)), in one FMA and one EX2 a cell.
-		float shift[BLOCKS_M][2]; // LOGIT_SCALE * max
-		bool large = false;
+			// B operand from V, transposed: keys lane%16, chunk lane/16.
+			const TileLane<CHUNKS_V> value_lane(cvta_shared(smem.value[stage]), mov_tid_x() % 16,
+			                                    mov_tid_x() / 16 % 2);
 #pragma unroll
-		for (int i = 0; i < BLOCKS_M; i++)
+			for (int step = 0; step < TILE_N / 16; step++) {
 #pragma unroll
-			for (int r = 0; r < 2; r++) {
-				row_max[i][r] = row_max[i][r] == minus_infinity() ? 0 : row_max[i][r];
-				shift[i][r] = row_max[i][r] * LOGIT_SCALE;
-				large |= fabsf(shift[i][r]) > LARGE_LOGIT;
-			}
-		if (__any_sync(~0u, large)) {
+				for (int c = 0; c < STEPS_V; c++) {
+					unsigned v[4];
+					ldmatrix_x4_trans(v, value_lane.at(16 * step, 2 * c));
 #pragma unroll
-			for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-				for (int r = 0; r < 2; r++) {
-					shift[i][r] = 0;
-#pragma unroll
-					for (int j = 0; j < BLOCKS_N; j++)
-						s[i][j][2 * r] -= row_max[i][r], s[i][j][2 * r + 1] -= row_max[i][r];
-				}
-		}
-		unsigned prob[BLOCKS_M][BLOCKS_N][2]; // packed pairs: rows g, g+8 of each 8-key block
-#pragma unroll
-		for (int i = 0; i < BLOCKS_M; i++) {
-			float sum[2] = {};
-#pragma unroll
-			for (int j = 0; j < BLOCKS_N; j++) {
-#pragma unroll
-				for (int e = 0; e < 4; e++) {
-					s[i][j][e] = ex2(s[i][j][e] * LOGIT_SCALE - shift[i][e / 2]);
-					sum[e / 2] += s[i][j][e];
-				}
-				prob[i][j][0] = cvt_rn_x2(s[i][j][0], s[i][j][1], Element{});
-				prob[i][j][1] = cvt_rn_x2(s[i][j][2], s[i][j][3], Element{});
-			}
-			smem.row_sum[2 * i][mov_tid_x()] += sum[0];
-			smem.row_sum[2 * i + 1][mov_tid_x()] += sum[1];
-		}
-		if constexpr (DROPOUT) {
-			constexpr int BLOCKS_WORD = TILE_N < 64 ? BLOCKS_N : 8; // 8-key blocks of one word in this tile
-			const int first = TILE_N < 64 ? k0 / 8 % 8 : 0;
-			const int row_g = lane_row_g(), col_2t = k0 + lane_2t();
-#pragma unroll
-			for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-				for (int w = 0; w < BLOCKS_N; w += BLOCKS_WORD) {
-					const unsigned word =
-						dropout_bits(smem.dropout, row_g + 16 * i, col_2t + 8 * w);
-#pragma unroll
-					for (int j = 0; j < BLOCKS_WORD; j++)
-						dropout_pairs(prob[i][w + j][0], prob[i][w + j][1],
-						              word << (first + j));
-				}
-		}
-
-		// B operand from V, transposed: keys lane%16, chunk lane/16.
-		const TileLane<CHUNKS_V> value_lane(cvta_shared(smem.value[stage]), mov_tid_x() % 16,
-		                                    mov_tid_x() / 16 % 2);
-#pragma unroll
-		for (int step = 0; step < TILE_N / 16; step++) {
-#pragma unroll
-			for (int c = 0; c < STEPS_V; c++) {
-				unsigned v[4];
-				ldmatrix_x4_trans(v, value_lane.at(16 * step, 2 * c));
-#pragma unroll
-				for (int i = 0; i < BLOCKS_M; i++) {
-					const unsigned a[4] = {prob[i][2 * step][0], prob[i][2 * step][1],
-					                       prob[i][2 * step + 1][0], prob[i][2 * step + 1][1]};
-					mma_m16n8k16(acc[i][2 * c], a, v[0], v[1], Element{});
-					if (2 * c + 1 < BLOCKS_V)
-						mma_m16n8k16(acc[i][2 * c + 1], a, v[2], v[3], Element{});
+					for (int i = 0; i < BLOCKS_M; i++) {
+						const unsigned a[4] = {prob[i][2 * step][0], prob[i][2 * step][1],
+						                       prob[i][2 * step + 1][0], prob[i][2 * step + 1][1]};
+						mma_m16n8k16(acc[i][2 * c], a, v[0], v[1], Element{});
+						if (2 * c + 1 < BLOCKS_V)
+							mma_m16n8k16(acc[i][2 * c + 1], a, v[2], v[3], Element{});
+					}
 				}
 			}
+			stage = stage + 1 == STAGES ? 0 : stage + 1;
 		}
-		stage = stage + 1 == STAGES ? 0 : stage + 1;
-	}
+	} while (SPECULATE && smem.running == 0 && __syncthreads_or(!rows_trusted(smem, acc)) && (smem.running = 1));
 
 	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b; // read again: the loop kept none of them
 	const int row = mov_tid_x() / 32 * (16 * BLOCKS_M) + mov_tid_x() % 32 / 4, lane = mov_tid_x() % 4;

@@ -5,11 +5,6 @@ enum { BARRIER_TURN = 1, BARRIER_GROUP = BARRIER_TURN + 3 }; // ids of named bar
 // Where positions have lifted scores so far, these are as coarse themselves. A reference that does not rise is rounded for its row once,
 // which divides out of O.
 constexpr float TRUSTED_LOGIT = SCORE_LIFT ? 0x1p17f : LARGE_LOGIT;
-// Sums against a reference that is not the maximum are trusted in this range. bf16 has float32's exponents: what became zero is below
-// 2^-66 of the sum. fp16 has few: the greatest P must not be small, and one that overflows makes O infinite or NaN.
-DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
-DEVICE constexpr float sum_least(Fp16) { return 0.5f; }
-constexpr float SUM_MOST = 0x1p120f;
 // A lifted reference is this much lower: of the few keys that positions leave to a row, none need be as near as the best of a tile.
 constexpr float LIFT_SLACK = 32;
 

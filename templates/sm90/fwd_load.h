@@ -1,24 +1,11 @@
 // Loading, warpgroup 0 of fwd.cu: items, the walk over their key tiles, bulk copies; and what helpers prepare.
 
-// A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
-constexpr int SHORT_KEYS = 256;
-
 // What item number i of the launch is; tile -1: nothing.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i, const Sections &sections) { return query_item(p, i / SPLITS, sections); }
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return item_owned(p, i, query_sections(p)); }
 DEVICE unsigned item_count(const fagen_abi &p)
 {
 	return query_numbers<TILE_Q>(p) * (p.heads_q / TILE_HEADS) * SPLITS;
-}
-
-// Tiles of a stream, at most: runs may overlap and classes may leave some out.
-DEVICE int visits_most(const Stream &stream)
-{
-	int count = 0;
-#pragma unroll
-	for (int i = 0; i < RUNS; i++)
-		count += int_max(stream.run[i].last - stream.run[i].first + 1, 0);
-	return count;
 }
 
 template <class Item> DEVICE void part_set(Item &item, int part) { item.part = part; }
@@ -147,7 +134,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 					part_take(item, smem.walk.stream);
 			}
 			__syncwarp();
-			if (!SPECULATE || visits_most(smem.walk.stream) <= SHORT_KEYS / TILE_N)
+			if (!SPECULATE || stream_tiles_most(&smem.walk.stream) <= SHORT_KEYS / TILE_N)
 				item.kind = ITEM_RUNNING;
 			next = smem.walk.stream.next;
 			more = walk_next<true>(smem.walk, p, item.b, item.h, item.q0, next, tile, class_);

@@ -59,6 +59,7 @@ WRAP unsigned atomicAdd(unsigned *at, unsigned x) { return std::exchange(*at, *a
 WRAP void __threadfence() {} // CTAs run in one thread
 
 WRAP void __syncthreads(AT) { HERE, emulate_barrier(0, (int)emulate_now->threads, EMULATE_SYNC, 0); }
+WRAP int __syncthreads_or(int yes, AT) { return HERE, emulate_barrier(0, (int)emulate_now->threads, EMULATE_SYNC, yes != 0); }
 WRAP void __syncwarp(unsigned mask = ~0u, AT) { HERE, emulate_warp(EMULATE_SYNCWARP, mask, 0); }
 template <class T> WRAP T lane_value(const uint64_t *all, unsigned lane)
 {
