@@ -49,6 +49,15 @@ double section_again_bytes(const struct candidate *c, const struct device *devic
 	return bytes;
 }
 
+bool keys_alike(const struct program *program)
+{
+	for (int i = 0; i < program->run_count; i++)
+		for (int k = 0; k < program->run[i].count; k++)
+			if (program->run[i].bound[k].k != 0)
+				return false;
+	return true;
+}
+
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *spec, const struct program *program)
 {
 	if (!program->grads)
@@ -80,6 +89,12 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 		c->visit_clocks += dropout_clocks * cells;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, has_turns(c) ? LOADERS - 1 : LOADERS); /* one or two of them add dQ to its sums */
+}
+
+int native_backward_notes(const struct candidate *c, const struct spec *spec, const struct program *program, bool parts)
+{
+	const int words = (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts, taken = (parts ? 44 : 24) + SECTIONS_BYTES;
+	return 2 * c->stages * (note_bytes(program, c, words) + head_key_bytes(spec)) + taken + walk_bytes(spec, program, c->walk_warps);
 }
 
 void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,

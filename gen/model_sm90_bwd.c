@@ -27,16 +27,6 @@ static struct room room_of(const struct tile_request *t, const struct spec *spec
 	return more ? (struct room){192, 240} : (struct room){208, 256};
 }
 
-/* Do all keys have the same query rows, by the runs of the mask? */
-static bool keys_alike(const struct program *program)
-{
-	for (int i = 0; i < program->run_count; i++)
-		for (int k = 0; k < program->run[i].count; k++)
-			if (program->run[i].bound[k].k != 0)
-				return false;
-	return true;
-}
-
 /* Key tiles add to dQ in their order where it is known who comes before: those that see a query tile are neighbours, as the bounds of one run are
  * affine with coefficients -1, 0, 1, and nothing else decides. Not where query heads share keys: items of few key tiles are long then, and the longest come
  * last (causal, b 1, h 32/8, 8k: 0.70 of the speed of sums in any order; apart 0.86), as far as the spec says so. Nor for parts that begin elsewhere in each tile, which would wait for
@@ -137,11 +127,9 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
-	const bool parts = c->splits > 1;
-	const int notes = 2 * c->stages, words = (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts;
-	const int note = note_bytes(program, c, words) + head_key_bytes(spec), taken = (parts ? 44 : 24) + SECTIONS_BYTES;
+	const int notes = 2 * c->stages;
 	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2 + 2 * 2) + 16; /* and whose dQ is summed */
-	smem_term_add(c, "barriers, walk", (barriers + notes * note + taken + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	smem_term_add(c, "barriers, walk", (barriers + native_backward_notes(c, spec, program, c->splits > 1) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, notes, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */

@@ -69,6 +69,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	c->walk_warps = 1;
 	c->overlap = overlap;
 	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
+	c->queue = program->scan || spec->layout != LAYOUT_DENSE || !keys_alike(program);
 	c->order = native_order_wanted(c, spec, program);
 	c->item_clocks = item_clocks;
 	c->smem_term_count = c->smem_bytes = 0;
@@ -83,9 +84,8 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * m * 4);
 	const int notes = 2 * c->stages;
-	const int barriers = 8 * (6 + 4 * c->stages + 2 * notes);
-	smem_term_add(c, "barriers, walk",
-	              (barriers + notes * (note_bytes(program, c, 3) + head_key_bytes(spec)) + 12 + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	const int barriers = 8 * (10 + 4 * c->stages + 2 * notes) + 16; /* and what the queue gave */
+	smem_term_add(c, "barriers, walk", (barriers + native_backward_notes(c, spec, program, false) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, c->stages, notes, c->stages, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
@@ -108,7 +108,7 @@ static void pair_shape(struct candidate *c, const struct spec *spec, const struc
 static void pair_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,
                         const struct target *target)
 {
-	native_backward_recipe(recipe, spec, program, c, GRID_KEY_TILES_2, KEYS);
+	native_backward_recipe(recipe, spec, program, c, GRID_PERSISTENT_PAIRS, KEYS);
 	if (c->sums == DQUERY_APART)
 		native_query_add(recipe, c, spec, program, target);
 }
