@@ -22,8 +22,8 @@ constexpr int INPUT_THREADS = INPUTS ? 64 : 0;
 // Registers of a thread that loads, of warpgroup 1 and of warpgroup 2: together three times the 168 that each has at launch, or who asks
 // for more waits forever. Those who load have what the sums of warpgroup 2 leave.
 constexpr bool SUMS_FULL = PANELS_QK == 4 && !QUERY_APART;
-constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : LONG_LOAD || INPUTS ? 40 : 24;
-constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 24 ? 240 : 248;
+constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : LONG_LOAD || ROW_INPUTS || COL_INPUTS ? 40 : 32;
+constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 32 ? 240 : 248;
 constexpr int KEY_REGISTERS = 3 * 168 - VALUE_REGISTERS - LOAD_REGISTERS;
 static_assert(LOAD_REGISTERS + VALUE_REGISTERS + KEY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == 3 * GROUP_THREADS && WALK_WARPS == 1, "one warp walks");
@@ -363,7 +363,6 @@ DEVICE bool visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 		}
 		dscore_make(ds, i, s, dp, row_2t, smem.rows.of[stage].delta, kept);
 	}
-	const bool more = !note.last;
 	mbarrier_wait(smem.dscore_empty, (visit & 1) ^ 1); // who reads it has read the dS of the visit before
 	dscore_store(smem.dscore[0], ds);
 	fence_proxy_async();
@@ -374,7 +373,7 @@ DEVICE bool visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 			cp_async_bulk_cluster(mapa(cvta_shared(smem.dscore + 1), peer_rank()), cvta_shared(smem.dscore[0]), sizeof smem.dscore[0],
 			                      mapa(cvta_shared(&smem.peer_dscore_full), peer_rank()));
 	}
-	return more;
+	return !note.last;
 }
 
 DEVICE void values_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
@@ -402,7 +401,8 @@ DEVICE void values_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 			visit++;
 			mbarrier_wait(smem.query_full[visit % STAGES], visit / STAGES & 1);
 		}
-		const unsigned last = visit++;
+		unsigned last[] = {visit++};
+		registers_pin(last); // what is made of it is made here: registers hold none of it during the visits
 		mbarrier_arrive(smem.value_empty, first_thread()); // the item's products have read V, and S has read K
 		mbarrier_arrive(smem.key_empty, first_thread());
 		if constexpr (!QUERY_APART)
@@ -410,8 +410,8 @@ DEVICE void values_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 		wgmma_wait_group<0>(); // dV
 		registers_pin(dvalue);
 		if (first_thread())
-			pair_arrive(smem.dout_empty[last % STAGES]);
-		sums_store<HEAD_DIM_V>(p.dvalue, dvalue, KEEP_SCALE, p, smem.note[last % NOTES].own);
+			pair_arrive(smem.dout_empty[last[0] % STAGES]);
+		sums_store<HEAD_DIM_V>(p.dvalue, dvalue, KEEP_SCALE, p, smem.note[last[0] % NOTES].own);
 	}
 }
 
