@@ -125,7 +125,7 @@ DEVICE void items_walk(Smem &smem, const fagen_abi &p, NumberTake number_take, V
 		smem.sections = key_sections(p, !QUEUE);
 	}
 	__syncwarp(); // their writer before their readers
-	int head = 0, next = -1, tile = -1, class_ = TILE_EMPTY, head_before = -1;
+	int head = 0, next = -1, tile = -1, class_ = TILE_EMPTY;
 	const auto advance = [&] { // to the item's next tile, of this query head or a later one of the group
 		for (; head < own.head_end(group); head++, next = smem.walk.stream.next)
 			if (walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) && !own.ended(head, tile))
@@ -162,7 +162,7 @@ DEVICE void items_walk(Smem &smem, const fagen_abi &p, NumberTake number_take, V
 		}
 		own.visits_take(smem.walk.stream, p, group, leader);
 		__syncwarp(); // the item's writer before its readers
-		head = own.head_begin(group), next = own.next_begin(smem.walk.stream), head_before = -1;
+		head = own.head_begin(group), next = own.next_begin(smem.walk.stream);
 		return true;
 	};
 	bool seen = true; // has the item had a visit?
@@ -178,7 +178,7 @@ DEVICE void items_walk(Smem &smem, const fagen_abi &p, NumberTake number_take, V
 		}
 		if (visit > 0) {
 			if (leader) {
-				smem.note[(visit - 1) % NOTES].last = !more || head_before < 0;
+				smem.note[(visit - 1) % NOTES].last = !more || !seen;
 				visit_load(visit - 1);
 			}
 			__syncwarp();
@@ -187,24 +187,24 @@ DEVICE void items_walk(Smem &smem, const fagen_abi &p, NumberTake number_take, V
 			break;
 		if (!seen)
 			own.seen_note(p, leader);
-		seen = true;
 		NoteOf<Item> &note = smem.note[visit % NOTES];
 		const int at = visited();
 		visit_note<false>(note, p, own.b, head, own.k0, at, FROM_DIAGONAL ? stream_class(&smem.walk.stream, at) : class_);
 		if (leader) {
-			own.item += head_before < 0;
-			if (head != head_before)
+			const NoteOf<Item> &before = smem.note[(visit - 1) % NOTES];
+			const bool same = seen && head == before.head;
+			own.item += !seen;
+			if (!same)
 				own.turn = own.turn == STAGES - 1 ? 0 : own.turn + 1;
 			note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, at);
 			note.own = own, note.item = own.item;
-			const NoteOf<Item> &before = smem.note[(visit - 1) % NOTES];
-			note.before = head_before < 0 ? -1 : before.index;
-			note.dropout_follow(before, head == head_before, p, own.b, head);
+			note.before = seen ? before.index : -1;
+			note.dropout_follow(before, same, p, own.b, head);
 			static_cast<Lengths &>(note) = smem.walk;
 			static_cast<typename Item::Noted &>(note) = own.noted();
 		}
 		__syncwarp(); // the note's writers before the leader's arrivals
-		head_before = head;
+		seen = true;
 		visit++;
 	}
 	visit_note<false>(smem.note[visit % NOTES], p, 0, 0, 0, -1, TILE_EMPTY);

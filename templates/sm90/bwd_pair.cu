@@ -22,7 +22,7 @@ constexpr int INPUT_THREADS = INPUTS ? 64 : 0;
 // Registers of a thread that loads, of warpgroup 1 and of warpgroup 2: together three times the 168 that each has at launch, or who asks
 // for more waits forever. Those who load have what the sums of warpgroup 2 leave.
 constexpr bool SUMS_FULL = PANELS_QK == 4 && !QUERY_APART;
-constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : LONG_LOAD || ROW_INPUTS || COL_INPUTS ? 40 : 32;
+constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : SCAN || ROW_INPUTS || COL_INPUTS || CELL_INPUTS ? 40 : 32;
 constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 32 ? 240 : 248;
 constexpr int KEY_REGISTERS = 3 * 168 - VALUE_REGISTERS - LOAD_REGISTERS;
 static_assert(LOAD_REGISTERS + VALUE_REGISTERS + KEY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
