@@ -82,6 +82,12 @@ void native_backward_cost(struct candidate *c, const struct spec *spec, const st
 	c->wait_clocks = staging_clocks(c, spec, program, has_turns(c) ? LOADERS - 1 : LOADERS); /* one or two of them add dQ to its sums */
 }
 
+int native_backward_notes(const struct candidate *c, const struct spec *spec, const struct program *program, bool parts)
+{
+	const int words = (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts, taken = (parts ? 44 : 24) + SECTIONS_BYTES;
+	return 2 * c->stages * (note_bytes(program, c, words) + head_key_bytes(spec)) + taken + walk_bytes(spec, program, c->walk_warps);
+}
+
 void native_backward_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program, const struct candidate *c,
                             enum recipe_grid grid, int load_keys)
 {

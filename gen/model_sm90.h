@@ -33,10 +33,13 @@ void recipe_queue_add(struct recipe *, const struct candidate *);
  * owned by CTAs share `head_bytes`. */
 double section_again_bytes(const struct candidate *, const struct device *, enum pass, double heads, double head_bytes, double tiles);
 
+
 /* For `legal` of the backward: of gradients of inputs there are those of the sink. */
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *, const struct program *);
 /* For `shape` of the backward: cost_us of a visited tile. `moved`: bytes of shared memory that operands, dS and what arrives read and write. */
 void native_backward_cost(struct candidate *, const struct spec *, const struct program *, const struct device *, double moved);
+/* Bytes of what the backward notes of its visits, the loading warp keeps of its item, and the walk takes; `parts`: an item is a part of a tile. */
+int native_backward_notes(const struct candidate *, const struct spec *, const struct program *, bool parts);
 /* For `recipe` of the backward: the grid of fagen_backward, and rows of K and V that one load brings. */
 void native_backward_recipe(struct recipe *, const struct spec *, const struct program *, const struct candidate *, enum recipe_grid,
                             int load_keys);

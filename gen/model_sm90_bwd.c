@@ -127,11 +127,9 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
-	const bool parts = c->splits > 1;
-	const int notes = 2 * c->stages, words = (spec->layout == LAYOUT_DENSE ? 9 : 11) + parts;
-	const int note = note_bytes(program, c, words) + head_key_bytes(spec), taken = (parts ? 44 : 24) + SECTIONS_BYTES;
+	const int notes = 2 * c->stages;
 	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2 + 2 * 2) + 16; /* and whose dQ is summed */
-	smem_term_add(c, "barriers, walk", (barriers + notes * note + taken + walk_bytes(spec, program, c->walk_warps) + 15) / 16 * 16);
+	smem_term_add(c, "barriers, walk", (barriers + native_backward_notes(c, spec, program, c->splits > 1) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, notes, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */

@@ -70,15 +70,16 @@ void candidate_clocks(struct candidate *c, enum pass pass)
 	c->item_clocks = pass == PASS_FORWARD ? cta_clocks / 2 + c->tile_m * cta_row_clocks : cta_clocks;
 }
 
-/* Tiles that are owned, or parts of them: CTAs, but for a persistent kernel, whose CTAs own many. */
+/* Tiles that are owned, or parts of them, or halves by pairs: CTAs, but for a persistent kernel, whose CTAs own many. */
 static double items_count(const struct recipe_kernel *main, const struct recipe_shape *shape)
 {
 	struct recipe_kernel one = *main;
 	if (one.grid == GRID_PERSISTENT || one.grid == GRID_PERSISTENT_2)
 		one.grid = GRID_QUERY_TILES;
-	else if (one.grid == GRID_PERSISTENT_KEYS)
+	else if (one.grid == GRID_PERSISTENT_KEYS || one.grid == GRID_PERSISTENT_PAIRS)
 		one.grid = GRID_KEY_TILES;
-	return (double)recipe_grid_size(&one, shape) * (one.parts > 0 ? one.parts : 1);
+	const int each = main->grid == GRID_PERSISTENT_PAIRS ? 2 : one.parts > 0 ? one.parts : 1;
+	return (double)recipe_grid_size(&one, shape) * each;
 }
 
 static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
@@ -310,7 +311,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	for (int i = COST_MMA; i <= COST_SMEM; i++)
 		c->cost_us[i] = tiles * clocks[i] / (device->sms * clock);
 	double on_chip = tiles * tile_clocks(c, clocks, together, plan->pass) / (device->sms * clock);
-	const double share = main->grid == GRID_KEY_TILES_2 ? 0.5 : 1; /* of a tile, that a CTA computes */
+	const double share = main->grid == GRID_PERSISTENT_PAIRS ? 0.5 : 1; /* of a tile, that a CTA computes */
 	const double group_visits = outer_heads < heads_q ? group : 1; /* of a tile's visits, backward */
 	const double cta_tiles = ceil_div(ceil(visits->most) * group_visits, c->splits) * share;
 	/* Ordered sums want those with few rows to see first. */

@@ -7,7 +7,7 @@
 #include "gen/recipe.h"
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
-                                                   "key_tiles_2", "scores",        "persistent", "persistent_keys",
+                                                   "scores",      "persistent",    "persistent_keys", "persistent_pairs",
                                                    "persistent_2", "order_queries", "order_keys"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
                                                    "tiles_k", "tiles_kv", "blocks", "launch"};
@@ -179,8 +179,8 @@ static bool order_pays(const struct recipe_kernel *kernel, const struct recipe_s
 
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
-	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS; /* SM */
-	const bool order = grid_is_order(kernel->grid);
+	const bool order = grid_is_order(kernel->grid), pairs = kernel->grid == GRID_PERSISTENT_PAIRS;
+	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : pairs || kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS; /* SM */
 	if (kernel->tile < 1 || shape_negative(shape) || ((each > 0 || order) && shape->sms < 1) || (order && kernel->threads < 32))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
@@ -206,7 +206,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		heads = shape->heads_kv;
 		break;
 	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
-	case GRID_KEY_TILES_2:
+	case GRID_PERSISTENT_PAIRS:
 		tiles = tiles_k < 0 || tiles_k > INT32_MAX ? -1 : 2 * tiles_k;
 		heads = shape->heads_kv;
 		break;
@@ -225,7 +225,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return -1;
 	if (order)
 		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
-	const int64_t most = (int64_t)each * shape->sms;
+	const int64_t most = pairs && shape->sms < 2 ? 2 : pairs ? shape->sms / 2 * 2 : (int64_t)each * shape->sms;
 	return each > 0 && size > most ? most : size;
 }
 

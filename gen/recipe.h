@@ -18,10 +18,11 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_QUERY_TILES_1,  /* the same, but at least 1: there is work without a query too */
 	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
-	GRID_KEY_TILES_2,    /* twice GRID_KEY_TILES: clusters of two CTAs, which have a tile together */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
 	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES, for each part of a tile */
+	GRID_PERSISTENT_PAIRS, /* twice GRID_KEY_TILES, clusters of two CTAs, which have a tile together; but at most one CTA for each multiprocessor,
+	                        * and at least one cluster */
 	GRID_PERSISTENT_2,    /* as GRID_PERSISTENT, but at most two CTAs for each multiprocessor, whose tiles are whole */
 	GRID_ORDER_QUERIES,   /* of a kernel that sorts the items of another, the query tiles: a warp for each; 0 where no more than `beyond` are there for
 	                       * each multiprocessor, which run at once, or where the longest see no more than ORDER_LENGTH keys: then the piece

@@ -35,7 +35,7 @@ const char *const fuzz_words[] = {
 	"dim const size 7",
 	"dim blocks_q size 0",
 	"key_tiles",
-	"key_tiles_2",
+	"persistent_pairs",
 	"persistent_keys",
 	"persistent_2",
 	"scores",

@@ -390,6 +390,7 @@ START_TEST(grid_counts)
 		const int64_t parts = k.parts ? k.parts : 1, heads = s.batch * s.heads_q, items = tiles_q * heads * parts;
 		const int64_t items_k = tiles_k * s.heads_kv * s.batch * parts;
 		const int64_t owned = k.grid == GRID_ORDER_KEYS ? tiles_k * s.heads_kv * s.batch : tiles_q * heads;
+		const int64_t pairs = s.sms > 1 ? s.sms / 2 : 1;
 		int64_t sorters = 0; /* CTAs with a warp for each item */
 		const int64_t other = k.grid == GRID_ORDER_KEYS && s.heads_kv ? s.seqlen_q * (s.heads_q / s.heads_kv) : s.seqlen_k;
 		while (owned > k.beyond * s.sms && other > ORDER_LENGTH && sorters * (k.threads / 32) < owned)
@@ -398,10 +399,10 @@ START_TEST(grid_counts)
 		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
 		                                      tiles_k * s.heads_kv * s.batch,
 		                                      tiles_k * heads,
-		                                      2 * tiles_k * s.heads_kv * s.batch,
 		                                      tiles_q * tiles_k * heads,
 		                                      items < s.sms ? items : s.sms,
 		                                      items_k < s.sms ? items_k : s.sms,
+		                                      2 * (pairs < tiles_k * s.heads_kv * s.batch ? pairs : tiles_k * s.heads_kv * s.batch),
 		                                      tiles_q * heads < 2 * s.sms ? tiles_q * heads : 2 * s.sms,
 		                                      sorters,
 		                                      sorters};
@@ -481,8 +482,9 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room > s.sms && longest > ORDER_LENGTH ? 3 * room : 0);
 		k.grid = GRID_ORDER_KEYS;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room > s.sms && 3 * longest > ORDER_LENGTH ? room : 0);
-		k.grid = GRID_KEY_TILES_2; /* even, whatever the shape */
-		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * 2 * room);
+		k.grid = GRID_PERSISTENT_PAIRS; /* even, whatever the shape and the device */
+		const int64_t fit = s.sms < 2 ? 2 : s.sms - s.sms % 2;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * 2 * room < fit ? 2 * 2 * room : fit);
 		struct recipe_piece p = {.tile = (int)tile, .unit = 64, .size = SIZE_ROWS_QK};
 		ck_assert_int_eq(recipe_piece_bytes(&p, &s), 4 * 6 * room * tile * 64);
 		p.size = SIZE_TILES_K;

@@ -10,9 +10,8 @@
 // first to have some of a query tile stores it, and others add. With SUMS_ORDERED that is the last key tile that sees it, and the one before it comes next.
 // With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
 //
-// An item is a tile of keys that some query tile sees; those that none sees get their zeros from the loading warp, and nobody else hears of
-// them. Visits of all items are numbered through, and a visit's note says all of its item. Q and dO of the next item are loaded while this
-// one's last visits are computed, V and K, of which there is one each, as soon as its last products have read them: while dK and dV are stored.
+// Q and dO of the next item are loaded while this one's last visits are computed, V and K, of which there is one each, as soon as its last products
+// have read them: while dK and dV are stored.
 //
 // Inputs of the head and of the keys are loaded when the query head or the item changes; they have two buffers, which take turns.
 //
@@ -33,7 +32,6 @@ constexpr int LOAD_REGISTERS = LONG_LOAD ? 40 : 24, COMPUTE_REGISTERS = LONG_LOA
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
 static_assert(TILE_N == 64 * WARPGROUPS && TILE_M % 16 == 0 && TILE_M <= 128, "tiles are made of wgmma m64nNk16");
-constexpr bool FROM_DIAGONAL = !QUERY_APART && RUNS == 1 && !SCAN; // key tiles begin apart from each other
 static_assert(SUMS != SUMS_CLEARED && (SUMS != SUMS_ORDERED || FROM_DIAGONAL), "closed forms say who comes first");
 static_assert(STAGES == 2, "inputs of a head have two buffers");
 static_assert(PANELS_QK <= 2 && PANELS_V <= 2, "gen/model_sm90_bwd.c refuses them");
@@ -60,35 +58,9 @@ DEVICE int part_first(const fagen_abi &p, int b, int h, int k)
 	return tile_number(p.cu_seqlens_k, p.seqlen_k, p.heads_kv, b, h, k / TILE_N, TILE_N) * SPLITS;
 }
 
-// dK = dV = 0 of keys that nothing sees; by one warp.
-template <int COLUMNS> DEVICE void rows_zero(const fagen_abi_tensor &t, const fagen_abi &p, const Keys &own)
-{
-	unsigned short *const row0 = head_address(t, own.b, own.h, first_k(&p, own.b));
-	const int rows = int_min(slot_k(&p, own.b) - own.k0, TILE_N);
-#pragma unroll 1
-	for (int i = mov_tid_x() % 32; i < rows * (COLUMNS / 8); i += 32)
-		*reinterpret_cast<uint4 *>(row0 + (own.k0 + i / (COLUMNS / 8)) * t.stride_seq + i % (COLUMNS / 8) * 8) = make_uint4(0, 0, 0, 0);
-}
-
-// Which visits of its key tile an item has, of one query head's tiles from last to first and then of the next head's, and what is written when
-// there is none. All of them: nothing is kept of that. All lanes of the loading warp call what asks for the leader.
-template <bool PARTS> struct Item : Keys {
-	struct Noted { enum { part = 0 }; };
-	__device__ __forceinline__ void part_set(int part) {}
-	__device__ __forceinline__ void visits_take(const Stream &whole, const fagen_abi &p, int group, bool leader) {}
-	__device__ __forceinline__ int head_begin(int group) const { return h * group; }
-	__device__ __forceinline__ int head_end(int group) const { return (h + 1) * group; }
-	__device__ __forceinline__ int next_begin(const Stream &whole) const { return whole.next; }
-	__device__ __forceinline__ bool ended(int head, int tile) const { return false; }
-	__device__ __forceinline__ void seen_note(const fagen_abi &p, bool leader) const {}
-	__device__ __forceinline__ void unseen_note(const fagen_abi &p, bool leader) const
-	{
-		rows_zero<HEAD_DIM_QK>(p.dkey, p, *this);
-		rows_zero<HEAD_DIM_V>(p.dvalue, p, *this);
-	}
-	__device__ __forceinline__ Noted noted() const { return {}; }
-};
-// A part of them, equally many up to one: from tile `next` of query head `head` to tile `tile_last` of the head before `heads_end`.
+// The visits of a tile, or
+template <bool PARTS> struct Item : WholeItem<TILE_N> {};
+// a part of them, equally many up to one: from tile `next` of query head `head` to tile `tile_last` of the head before `heads_end`.
 template <> struct Item<true> : Keys {
 	struct Noted { int part; };
 	int part; // its place in the workspace; until its visits are taken its number among those of the tile
@@ -129,20 +101,8 @@ template <> struct Item<true> : Keys {
 	__device__ __forceinline__ Noted noted() const { return {part}; }
 };
 using ItemKept = Item<(SPLITS > 1)>;
+using ItemNote = NoteOf<ItemKept>;
 
-// What is said of a visit and of its item. item: its number among those of this CTA. before: index of the item's visit before, -1 in its
-// first one. last: 1 in its last one. Lengths are the entry's.
-using Lengths = WalkLengths<LAYOUT != LAYOUT_DENSE>;
-struct ItemNote : Note, Lengths, ItemKept::Noted {
-	Keys own;
-	int item, before, last;
-};
-
-// What the loading warp keeps of its item here and not in registers, which are few. turn: of the query head that it is at. round: of the next item.
-struct Taken : ItemKept {
-	int item, turn;
-	unsigned round;
-};
 
 // With SUMMED there is what dQ passes through; functions that name it are templates over Smem, compiled where it is.
 template <bool SUMMED> struct Tiles {
@@ -175,7 +135,7 @@ struct alignas(16) Smem : Tiles<!QUERY_APART> {
 		int index, k0;
 	} summed[WARPGROUPS]; // which dQ that is: of the query tile that the workspace has there, over keys from k0 on. index -1: there is no more
 	ItemNote note[NOTES];
-	Taken own;       // the loading warp's: whose query tiles are walked
+	TakenOf<ItemKept> own;       // the loading warp's: whose query tiles are walked
 	Sections sections; // likewise
 	WalkShared walk; // over them
 };
@@ -186,11 +146,6 @@ enum { BARRIER_GROUP = 1 }; // id of a named barrier for each warpgroup
 
 // ---- loading: warpgroup 0 ----
 
-DEVICE unsigned item_count(const fagen_abi &p)
-{
-	return key_numbers<TILE_N>(p) * p.heads_kv * SPLITS;
-}
-
 // The tiles of a visit whose note is written, and in an item's first one those of K and V. By one thread.
 DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, unsigned visit)
 {
@@ -199,6 +154,8 @@ DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	const int stage = visit % STAGES, batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b;
 	const int row_q = first_q(&p, own.b) + note.tile * TILE_M, row_k = first_k(&p, own.b) + own.k0;
 	const unsigned parity = (visit / STAGES & 1) ^ 1;
+	if constexpr (HELPER_THREADS > 0)
+		mbarrier_arrive(smem.note_full[visit % NOTES]);
 	const auto query_load = [&] {
 		mbarrier_wait(smem.query_empty[stage], parity);
 		panels_load(smem.query[stage], maps.query, smem.query_full[stage], row_q, note.head, batch, sizeof(Statistics));
@@ -234,117 +191,6 @@ DEVICE void visit_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 			key_load();
 		}
 	}
-}
-
-// The first warp: items, notes, and the tiles of K, V, Q and dO. A note is written when those of all visits but the last three are done with.
-//
-// What the next item is takes some thousands of clocks to find out: it is done before the buffers of this one's last visit are waited for, so
-// that Q of the next is not late.
-DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
-{
-	static_assert(ORDER == ORDER_NONE || (QUEUE && SPLITS == 1 && SUMS != SUMS_ORDERED), "whoever is free takes the longest that is left");
-	const bool leader = elect_sync();
-	const int group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
-	Taken &own = smem.own;
-	unsigned visit = 0;
-	if (leader) {
-		own = {};
-		own.h = -1, own.item = -1, own.turn = 1;
-		smem.sections = key_sections(p);
-	}
-	__syncwarp(); // their writer before their readers
-	int head = 0, next = -1, tile = -1, class_ = TILE_EMPTY, head_before = -1;
-	const auto advance = [&] { // to the item's next tile, of this query head or a later one of the group
-		for (; head < own.head_end(group); head++, next = smem.walk.stream.next)
-			if (walk_next<false>(smem.walk, p, own.b, head, own.k0, next, tile, class_) && !own.ended(head, tile))
-				return true;
-		return false;
-	};
-	// The tile that is visited in its place. Key tiles beside each other visit the same one at different times, each from its own diagonal on: who is first
-	// has long stored its dQ when the next one comes. Ordered sums are begun by the last key tile.
-	const auto visited = [&] {
-		if constexpr (!FROM_DIAGONAL)
-			return tile;
-		const StreamRun &run = smem.walk.stream.run[0];
-		const int begin = SUMS == SUMS_ORDERED ? run.first : int_max(run.first, int_min(own.k0 / TILE_M, run.last));
-		const int at = begin + run.last - tile;
-		return at <= run.last ? at : run.first + at - run.last - 1;
-	};
-	const auto item_take = [&] { // the next item; false: there is none
-		Keys placed = {0, 0, -1};
-		unsigned number;
-		do {
-			number = item_number(p, own.round, leader);
-			if (number >= item_count(p))
-				return false;
-			placed = keys_placed(p, item_at(p, number / SPLITS), smem.sections);
-			__syncwarp(); // readers of the round, and of the walk and the item before, before their writer
-			if (leader)
-				own.round++;
-			__syncwarp(); // and the other way round
-		} while (placed.k0 < 0);
-		if (leader) {
-			static_cast<Keys &>(own) = placed;
-			own.part_set(number % SPLITS);
-			walk_begin<false>(smem.walk, p, placed.b, placed.k0);
-		}
-		own.visits_take(smem.walk.stream, p, group, leader);
-		__syncwarp(); // the item's writer before its readers
-		head = own.head_begin(group), next = own.next_begin(smem.walk.stream), head_before = -1;
-		return true;
-	};
-	bool seen = true; // has the item had a visit?
-#pragma unroll 1
-	for (;;) {
-		bool more;
-		while (!(more = advance())) {
-			if (!seen)
-				own.unseen_note(p, leader);
-			seen = false;
-			if (!item_take())
-				break;
-		}
-		if (visit > 0) {
-			if (leader) {
-				smem.note[(visit - 1) % NOTES].last = !more || head_before < 0;
-				if constexpr (HELPER_THREADS > 0)
-					mbarrier_arrive(smem.note_full[(visit - 1) % NOTES]);
-				visit_load(smem, p, maps, visit - 1);
-			}
-			__syncwarp();
-		}
-		if (!more)
-			break;
-		if (!seen)
-			own.seen_note(p, leader);
-		seen = true;
-		ItemNote &note = smem.note[visit % NOTES];
-		const int at = visited();
-		visit_note<false>(note, p, own.b, head, own.k0, at, FROM_DIAGONAL ? stream_class(&smem.walk.stream, at) : class_);
-		if (leader) {
-			own.item += head_before < 0;
-			own.turn ^= head != head_before;
-			note.head = head, note.turn = own.turn, note.index = tile_index(p, own.b, head, at);
-			note.own = own, note.item = own.item;
-			const ItemNote &before = smem.note[(visit - 1) % NOTES];
-			note.before = head_before < 0 ? -1 : before.index;
-			note.dropout_follow(before, head == head_before, p, own.b, head);
-			static_cast<Lengths &>(note) = smem.walk;
-			static_cast<ItemKept::Noted &>(note) = own.noted();
-		}
-		__syncwarp(); // the note's writers before the leader's arrivals
-		head_before = head;
-		visit++;
-	}
-	visit_note<false>(smem.note[visit % NOTES], p, 0, 0, 0, -1, TILE_EMPTY);
-	__syncwarp(); // the note's writer before the leader's arrivals
-	if (leader) {
-		if constexpr (HELPER_THREADS > 0)
-			mbarrier_arrive(smem.note_full[visit % NOTES]);
-		mbarrier_wait(smem.query_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
-		mbarrier_arrive(smem.query_full[visit % STAGES]);
-	}
-	__syncwarp();
 }
 
 // ---- summing dQ: one thread each of SUM_WARPS warps of warpgroup 0 ----
@@ -791,13 +637,15 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 	if (group == 0) {
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0)
-			tiles_load(smem, p, maps);
+			items_walk<ItemKept>(
+				smem, p, [&](unsigned round, bool leader) { return item_number(p, round, leader); },
+				[&](unsigned visit) { visit_load(smem, p, maps, visit); });
 		else if (warp <= SUM_WARPS) {
 			if constexpr (!QUERY_APART)
 				if (elect_sync())
 					dquery_sums(smem, p, warp - 1);
 		} else if constexpr (INPUTS)
-			visits_prepare<HELPER_THREADS>(smem, staged, p, [](const ItemNote &note) { return note.own; });
+			visits_prepare<HELPER_THREADS>(smem, staged, p);
 	} else {
 		setmaxnreg_inc<COMPUTE_REGISTERS>();
 		items_attend(smem, staged, p);

@@ -1,4 +1,4 @@
-// Backward for sm_90a and head dims above 128: a cluster of two CTAs owns a tile of 128 keys of one key/value head, 64 each, and the query
+// Backward for sm_90a and head dims above 128: persistent clusters of two CTAs take tiles of 128 keys of one key/value head, 64 for each, and the query
 // tiles that see any of them stream past both, one query head of the group after the other. In each CTA warpgroup 0 loads, warpgroup 1 has
 //   S^T = K Q^T, dP^T = V dO^T, dS = P (dP - delta), dV += P^T dO
 // of its 64 keys, warpgroup 2
@@ -8,8 +8,10 @@
 // global memory, in the order of the accumulators; only this file knows that order, and fagen_dquery rounds what it finds there.
 // With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu, warpgroup 2 has dK alone, and dS stays in its CTA.
 //
-// Both CTAs of a pair walk alike, so that visit n is the same for both. A CTA whose keys are all past the length computes zeros and sends
-// them. Inputs of the head and of the keys are loaded when the query head changes; they have STAGES buffers, which take turns.
+// Both CTAs of a pair take the same items and walk alike, so that visit n is the same for both. A CTA whose keys are all past the length computes zeros
+// and sends them. Q and dO of the next item are loaded while this one's last visits are computed, V as soon as its last dP has read it, K of both CTAs
+// behind its last dQ: while dK and dV are stored. Inputs of the head and of the keys are loaded when the query head or the item changes; they have STAGES
+// buffers, which take turns.
 
 constexpr int KEYS = TILE_N / 2; // of a CTA
 // Of dQ a CTA has so many whole panels of columns, the first or the next ones, and half of the last panel where their number is odd.
@@ -20,8 +22,8 @@ constexpr int INPUT_THREADS = INPUTS ? 64 : 0;
 // Registers of a thread that loads, of warpgroup 1 and of warpgroup 2: together three times the 168 that each has at launch, or who asks
 // for more waits forever. Those who load have what the sums of warpgroup 2 leave.
 constexpr bool SUMS_FULL = PANELS_QK == 4 && !QUERY_APART;
-constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : LONG_LOAD || INPUTS ? 40 : 24;
-constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 24 ? 240 : 248;
+constexpr int LOAD_REGISTERS = !SUMS_FULL ? 56 : SCAN || ROW_INPUTS || COL_INPUTS || CELL_INPUTS ? 40 : 32;
+constexpr int VALUE_REGISTERS = SUMS_FULL && LOAD_REGISTERS > 32 ? 240 : 248;
 constexpr int KEY_REGISTERS = 3 * 168 - VALUE_REGISTERS - LOAD_REGISTERS;
 static_assert(LOAD_REGISTERS + VALUE_REGISTERS + KEY_REGISTERS <= 3 * (65536 / THREADS / 8 * 8), "registers of a CTA");
 static_assert(THREADS == 3 * GROUP_THREADS && WALK_WARPS == 1, "one warp walks");
@@ -41,21 +43,28 @@ struct KeyTiles {
 template <bool> struct PeerTiles : KeyTiles { unsigned short peer_key[WHOLE_PANELS + HALF_PANEL][KEYS][64]; };
 template <> struct PeerTiles<false> : KeyTiles {};
 
+using ItemKept = WholeItem<KEYS>;
+using ItemNote = NoteOf<ItemKept>;
+
 struct alignas(16) Smem : PeerTiles<!QUERY_APART> {
 	unsigned short query[STAGES][PANELS_QK][TILE_M][64];
 	unsigned short dout[STAGES][PANELS_V][TILE_M][64];
 	unsigned short dscore[QUERY_APART ? 1 : 2][TILE_M][64]; // rows, and for columns this CTA's keys, the other's keys
 	Rows rows;
+	uint4 taken; // the number that the queue gave, of which one CTA tells the other: 16 bytes are a copy
 	// full: data are there, loaders before readers. empty: readers before loaders; where both CTAs get the same data, the readers of both.
-	unsigned long long key_full, value_full, peer_key_full; // of peers nobody uses with QUERY_APART
+	unsigned long long taken_full, taken_empty; // where the second CTA reads, and where the first one writes
+	unsigned long long key_full, value_full, peer_key_full; // of items in turn; of peers nobody uses with QUERY_APART
+	unsigned long long key_empty, value_empty;              // likewise; with this CTA's K that of the other is free
 	unsigned long long dscore_full, dscore_empty, peer_dscore_full;
 	unsigned long long query_full[STAGES], query_empty[STAGES]; // Q, the statistics and the note; free with them inputs of cells
 	unsigned long long dout_full[STAGES], dout_empty[STAGES];
 	unsigned long long inputs_full[NOTES];
 	unsigned long long note_full[NOTES]; // for the warps that load dO and stage inputs
-	Note note[NOTES];
-	Keys own;        // here and not in registers, which are full
-	WalkShared walk; // over the query tiles
+	ItemNote note[NOTES];
+	TakenOf<ItemKept> own; // the loading warp's: whose query tiles are walked
+	Sections sections;     // likewise
+	WalkShared walk;       // over them
 };
 using Buffers = Staged<STAGES, NOTES, STAGES, STAGES>;
 static_assert((sizeof(Smem) + 15) / 16 * 16 + Buffers::BYTES == SMEM_BYTES,
@@ -106,79 +115,75 @@ template <class Shared> DEVICE void keys_load(Shared &smem, const fagen_abi_maps
 	}
 }
 
-// The first warp: notes, and the tiles of K and Q.
-DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const Keys &own)
+// item_number, for both CTAs: of what the queue gives the first one tells the other. Each number is read before the next one is sent, or a pair that
+// nothing makes wait, as nobody sees its keys, would lose some.
+DEVICE unsigned pair_number(Smem &smem, const fagen_abi &p, unsigned round, bool leader)
 {
-	const bool leader = elect_sync();
-	const int b = own.b, group = KV_GROUP > 0 ? KV_GROUP : p.kv_group;
-	const int batch = LAYOUT == LAYOUT_PACKED ? 0 : b, row_q = first_q(&p, b), row_k = first_k(&p, b) + own.k0;
-	const int index = tile_index(p, b, 0, 0), tiles = tile_room(p.cu_seqlens_q, p.seqlen_q, b, TILE_M);
-	if (leader)
-		walk_begin<false>(smem.walk, p, b, own.k0);
-	__syncwarp();
-	unsigned visit = 0;
-	int turn = STAGES - 1;
-	const auto note_write = [&](int head, int tile, int class_) {
-		Note &note = smem.note[visit % NOTES];
-		visit_note<false>(note, p, b, head, own.k0, tile, class_);
-		if (leader) {
-			const Note &before = smem.note[(visit - 1) % NOTES];
-			note.dropout_follow(before, visit > 0 && head == before.head, p, b, head);
-			note.head = head, note.turn = turn, note.index = index + head * tiles + tile;
-		}
-		__syncwarp(); // the note's writers before the leader's arrivals
-		if (leader)
-			mbarrier_arrive(smem.note_full[visit % NOTES]);
-	};
-#pragma unroll 1
-	for (int head = own.h * group; head < (own.h + 1) * group; head++) {
-		int next = smem.walk.stream.next, tile = -1, class_ = TILE_EMPTY;
-		bool first = true;
-#pragma unroll 1
-		while (walk_next<false>(smem.walk, p, b, head, own.k0, next, tile, class_)) {
-			if (first)
-				turn = turn == STAGES - 1 ? 0 : turn + 1;
-			first = false;
-			note_write(head, tile, class_);
-			if (leader) {
-				const int stage = visit % STAGES;
-				if (visit == 0)
-					keys_load(smem, maps, row_k, own.h, batch);
-				mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
-				panels_share(smem.query[stage], maps.query, smem.query_full[stage], row_q + tile * TILE_M, head, batch,
-				             sizeof(Statistics));
-				cp_async_bulk(cvta_shared(&smem.rows.of[stage]), tile_statistics(p, index + head * tiles + tile),
-				              sizeof(Statistics), smem.query_full[stage]);
-			}
-			__syncwarp();
-			visit++;
-		}
+	const unsigned pairs = gridDim.x / 2;
+	if (!QUEUE || round == 0)
+		return round_number(round, blockIdx.x / 2, pairs);
+	unsigned number = 0;
+	if (leader && cluster_ctarank() == 0) {
+		number = pairs + atomicAdd(reinterpret_cast<unsigned *>(p.queue), 1u);
+		mbarrier_wait(smem.taken_empty, round & 1); // the number before has been read, and sent
+		smem.taken.x = number;
+		fence_proxy_async();
+		cp_async_bulk_cluster(mapa(cvta_shared(&smem.taken), 1), cvta_shared(&smem.taken), sizeof smem.taken, mapa(cvta_shared(&smem.taken_full), 1));
+	} else if (leader) {
+		mbarrier_arrive_expect_tx(smem.taken_full, sizeof smem.taken);
+		mbarrier_wait(smem.taken_full, (round & 1) ^ 1);
+		number = smem.taken.x;
+		mbarrier_arrive_cluster(mapa(cvta_shared(&smem.taken_empty), 0));
 	}
-	note_write(0, -1, TILE_EMPTY);
-	if (leader) {
-		mbarrier_wait(smem.query_empty[visit % STAGES], (visit / STAGES & 1) ^ 1);
-		mbarrier_arrive(smem.query_full[visit % STAGES]);
-	}
-	__syncwarp();
+	return __reduce_max_sync(~0u, number);
 }
 
-// One thread of the second warp: the tiles of V and dO.
-DEVICE void douts_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, const Keys &own)
+// Q of a visit whose note is written, and in an item's first one K. By one thread.
+DEVICE void queries_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps, unsigned visit)
 {
-	const int batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b, row_q = first_q(&p, own.b);
+	const ItemNote &note = smem.note[visit % NOTES];
+	const Keys &own = note.own;
+	const int stage = visit % STAGES, batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b, row_k = first_k(&p, own.b) + own.k0;
+	const auto key_load = [&] {
+		mbarrier_wait(smem.key_empty, (note.item & 1) ^ 1); // S and dQ of the item before have read it
+		keys_load(smem, maps, row_k, own.h, batch);
+	};
+	mbarrier_arrive(smem.note_full[visit % NOTES]);
+	if (visit == 0)
+		key_load();
+	else if (note.before < 0) // from memory to L2 while the item before is computed
+		panels_prefetch(smem.key, maps.key, row_k + KEYS * (int)cluster_ctarank(), own.h, batch);
+	mbarrier_wait(smem.query_empty[stage], (visit / STAGES & 1) ^ 1);
+	panels_share(smem.query[stage], maps.query, smem.query_full[stage], first_q(&p, own.b) + note.tile * TILE_M, note.head, batch, sizeof(Statistics));
+	cp_async_bulk(cvta_shared(&smem.rows.of[stage]), tile_statistics(p, note.index), sizeof(Statistics), smem.query_full[stage]);
+	if (visit != 0 && note.before < 0)
+		key_load();
+}
+
+// One thread of the second warp: V and dO, as they become free.
+DEVICE void douts_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps)
+{
 #pragma unroll 1
 	for (unsigned visit = 0;; visit++) {
 		const int stage = visit % STAGES;
-		const Note &note = smem.note[visit % NOTES];
+		const ItemNote &note = smem.note[visit % NOTES];
 		mbarrier_wait(smem.note_full[visit % NOTES], visit / NOTES & 1);
-		const int tile = note.tile, head = note.head;
-		if (tile < 0)
+		if (note.tile < 0)
 			return;
+		const Keys &own = note.own;
+		const int batch = LAYOUT == LAYOUT_PACKED ? 0 : own.b, row_k = first_k(&p, own.b) + own.k0 + KEYS * (int)cluster_ctarank();
+		const auto value_load = [&] {
+			mbarrier_wait(smem.value_empty, (note.item & 1) ^ 1); // dP of the item before has read it
+			panels_load(smem.value, maps.value, smem.value_full, row_k, own.h, batch);
+		};
 		if (visit == 0)
-			panels_load(smem.value, maps.value, smem.value_full,
-			            first_k(&p, own.b) + own.k0 + KEYS * (int)cluster_ctarank(), own.h, batch);
+			value_load();
+		else if (note.before < 0)
+			panels_prefetch(smem.value, maps.value, row_k, own.h, batch);
 		mbarrier_wait(smem.dout_empty[stage], (visit / STAGES & 1) ^ 1);
-		panels_share(smem.dout[stage], maps.dout, smem.dout_full[stage], row_q + tile * TILE_M, head, batch);
+		panels_share(smem.dout[stage], maps.dout, smem.dout_full[stage], first_q(&p, own.b) + note.tile * TILE_M, note.head, batch);
+		if (visit != 0 && note.before < 0)
+			value_load();
 	}
 }
 
@@ -300,14 +305,14 @@ DEVICE void dscore_make(unsigned (&ds)[TILE_M / 4], int step, const float (&s)[T
 	}
 }
 
-// One visit. When it ends its four groups of dV may be under way; the next one's S follows them.
-DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &smem, const Buffers &staged, const fagen_abi &p)
+// One visit; is there another one of its item? When it ends its four groups of dV may be under way; the next one's S follows them.
+DEVICE bool visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
-	const Note &note = smem.note[visit % NOTES]; // read at each use: registers are full
+	const ItemNote &note = smem.note[visit % NOTES]; // read at each use: registers are full
 	const int stage = visit % STAGES;
 	const unsigned parity = visit / STAGES & 1;
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
-		const int rows = walk_sq(smem.walk, p) - note.tile * TILE_M;
+		const int rows = walk_sq(note, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
 			mbarrier_wait(smem.dout_full[stage], parity);
 			rows_clear(smem.query[stage], rows);
@@ -320,15 +325,16 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 	product_ss<STEPS_QK, KEYS, TILE_M>(s, wgmma_desc(smem.key, 0), wgmma_desc(smem.query[stage], 0));
 	wgmma_wait_group<1>(); // dV of the visit before
 	registers_pin(dvalue);
-	if (visit > 0 && first_thread())
+	const bool follows = note.before >= 0; // another one of the item
+	if (follows && first_thread())
 		pair_arrive(smem.dout_empty[(visit - 1) % STAGES]);
 	mbarrier_wait(smem.dout_full[stage], parity);
 	product_ss<STEPS_V, KEYS, TILE_M>(dp, wgmma_desc(smem.value, 0), wgmma_desc(smem.dout[stage], 0));
-	if (!QUERY_APART && visit > 0) // dQ of the visit before shall run under the exponentials of this one
+	if (!QUERY_APART && follows) // dQ of the visit before shall run under the exponentials of this one
 		barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 	if constexpr (DROPOUT) { // readers of the words of the visit before are past its last barrier
 		kept_make(words_of(smem.rows), note.dropout, note.tile * TILE_M,
-		          smem.own.k0 + KEYS * (int)cluster_ctarank());
+		          note.own.k0 + KEYS * (int)cluster_ctarank());
 		barrier_sync(BARRIER_GROUP, GROUP_THREADS); // writers of the words before their readers
 	}
 	wgmma_wait_group<1>(); // S
@@ -337,18 +343,18 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 	if constexpr (INPUTS)
 		mbarrier_wait(smem.inputs_full[visit % NOTES], visit / NOTES & 1);
 	const Inputs in = {staged.head(note.turn), staged.rows(visit % NOTES), staged.cols(note.turn), staged.cells(stage), note.tile * TILE_M,
-	                   smem.own.k0,              note.bits};
+	                   note.own.k0,              note.bits};
 	const bool partial = note.tile_class != TILE_FULL;
 	const int key = lane_key(), row_2t = lane_row();
 #pragma unroll
 	for (int i = 0; i < TILE_M / 16; i++) {
 		unsigned prob[4];
 		const uint2 kept = DROPOUT ? kept_read(words_of(smem.rows), i) : make_uint2(0, 0);
-		probabilities(s, prob, i, p, in, smem.own.b, note.head, key, row_2t, smem.rows.of[stage].lse2);
+		probabilities(s, prob, i, p, in, note.own.b, note.head, key, row_2t, smem.rows.of[stage].lse2);
 		if constexpr (DROPOUT)
 			probabilities_drop(prob, kept);
 		if (partial) // last: ptxas serialises products whose operands are made in the same block
-			probabilities_hide(s, prob, i, p, in, smem.own.b, note.head);
+			probabilities_hide(s, prob, i, p, in, note.own.b, note.head);
 		// A group of its own, so that it runs under the exponentials of the next 16 rows.
 		product_rs(dvalue, prob, wgmma_desc(smem.dout[stage], TILE_M * 128) + i * (2048 / 16));
 		if (i == 0) {
@@ -367,37 +373,46 @@ DEVICE void visit_attend(float (&dvalue)[HEAD_DIM_V / 2], unsigned visit, Smem &
 			cp_async_bulk_cluster(mapa(cvta_shared(smem.dscore + 1), peer_rank()), cvta_shared(smem.dscore[0]), sizeof smem.dscore[0],
 			                      mapa(cvta_shared(&smem.peer_dscore_full), peer_rank()));
 	}
+	return !note.last;
 }
 
 DEVICE void values_attend(Smem &smem, const Buffers &staged, const fagen_abi &p)
 {
-	float dvalue[HEAD_DIM_V / 2];
+	unsigned visit = 0;
+#pragma unroll 1
+	while (visit_wait(smem, visit)) {
+		const ItemNote &first = smem.note[visit % NOTES];
+		float dvalue[HEAD_DIM_V / 2];
 #pragma unroll
-	for (int i = 0; i < HEAD_DIM_V / 2; i++)
-		dvalue[i] = 0;
-	if (visit_wait(smem, 0)) {
-		mbarrier_wait(smem.key_full, 0);
-		mbarrier_wait(smem.value_full, 0);
+		for (int i = 0; i < HEAD_DIM_V / 2; i++)
+			dvalue[i] = 0;
+		mbarrier_wait(smem.key_full, first.item & 1);
+		mbarrier_wait(smem.value_full, first.item & 1);
 		if constexpr (LAYOUT != LAYOUT_DENSE) {
-			const int rows = walk_sk(smem.walk, p) - smem.own.k0 - KEYS * (int)cluster_ctarank();
+			const int rows = walk_sk(first, p) - first.own.k0 - KEYS * (int)cluster_ctarank();
 			if (rows < KEYS) {
 				rows_clear(smem.key, int_max(rows, 0));
 				rows_clear(smem.value, int_max(rows, 0));
 				barrier_sync(BARRIER_GROUP, GROUP_THREADS); // writers of zeros before the products that read them
 			}
 		}
-		unsigned visit = 0;
 #pragma unroll 1
-		do {
-			visit_attend(dvalue, visit, smem, staged, p);
+		while (visit_attend(dvalue, visit, smem, staged, p)) {
 			visit++;
-		} while (visit_wait(smem, visit));
+			mbarrier_wait(smem.query_full[visit % STAGES], visit / STAGES & 1);
+		}
+		unsigned last[] = {visit++};
+		registers_pin(last); // what is made of it is made here: registers hold none of it during the visits
+		mbarrier_arrive(smem.value_empty, first_thread()); // the item's products have read V, and S has read K
+		mbarrier_arrive(smem.key_empty, first_thread());
 		if constexpr (!QUERY_APART)
 			barrier_arrive(BARRIER_DQUERY, 2 * GROUP_THREADS);
 		wgmma_wait_group<0>(); // dV
 		registers_pin(dvalue);
+		if (first_thread())
+			pair_arrive(smem.dout_empty[last[0] % STAGES]);
+		sums_store<HEAD_DIM_V>(p.dvalue, dvalue, KEEP_SCALE, p, smem.note[last[0] % NOTES].own);
 	}
-	sums_store<HEAD_DIM_V>(p.dvalue, dvalue, KEEP_SCALE, p, smem.own);
 }
 
 // ---- warpgroup 2: dK, dQ ----
@@ -469,7 +484,8 @@ DEVICE void dquery_add(float *sums, const float (&whole)[32 * WHOLE_PANELS], con
 DEVICE void rows_prepare(Smem &smem, unsigned visit, const fagen_abi &p)
 {
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
-		const int rows = walk_sq(smem.walk, p) - smem.note[visit % NOTES].tile * TILE_M;
+		const ItemNote &note = smem.note[visit % NOTES];
+		const int rows = walk_sq(note, p) - note.tile * TILE_M;
 		if (rows < TILE_M) {
 			rows_clear(smem.query[visit % STAGES], rows);
 			barrier_sync(BARRIER_GROUP + 1, GROUP_THREADS); // writers of zeros before the products that read them
@@ -490,38 +506,40 @@ DEVICE void dkey_end(float (&dkey)[HEAD_DIM_QK / 2], unsigned visit, Smem &smem)
 		pair_arrive(smem.query_empty[visit % STAGES]);
 }
 
-// All visits, of which there is one: dK alone.
-DEVICE void dkey_attend(float (&dkey)[HEAD_DIM_QK / 2], Smem &smem, const fagen_abi &p)
+// An item's visits, of which this is the first: dK alone. The last one, whose note is still there.
+DEVICE unsigned dkey_attend(float (&dkey)[HEAD_DIM_QK / 2], unsigned visit, Smem &smem, const fagen_abi &p)
 {
-	unsigned visit = 0;
 #pragma unroll 1
-	do {
+	for (;;) {
 		dkey_start(dkey, visit, smem, p);
+		const bool last = smem.note[visit % NOTES].last;
 		dkey_end(dkey, visit, smem);
 		if (first_thread())
 			mbarrier_arrive(smem.dscore_empty); // dK alone has read it
-		visit++;
-	} while (visit_wait(smem, visit));
+		if (last)
+			return visit;
+		visit_wait(smem, ++visit);
+	}
 }
 
 // dK and dQ.
-template <class Shared> DEVICE void dkey_dquery_attend(float (&dkey)[HEAD_DIM_QK / 2], Shared &smem, const fagen_abi &p)
+template <class Shared> DEVICE unsigned dkey_dquery_attend(float (&dkey)[HEAD_DIM_QK / 2], unsigned visit, Shared &smem, const fagen_abi &p)
 {
 	const int rank = cluster_ctarank();
+	const ItemNote &first = smem.note[visit % NOTES];
 	float whole[32 * WHOLE_PANELS], half[HALF_FLOATS];
 	const auto sums_add = [&](int index, int from, int to) { dquery_add(tile_sums(p, index), whole, half, from, to); };
-	mbarrier_wait(smem.key_full, 0);
-	mbarrier_wait(smem.peer_key_full, 0);
+	mbarrier_wait(smem.key_full, first.item & 1);
+	mbarrier_wait(smem.peer_key_full, first.item & 1);
 	if constexpr (LAYOUT != LAYOUT_DENSE) {
-		const int rows = walk_sk(smem.walk, p) - smem.own.k0; // of the pair
+		const int rows = walk_sk(first, p) - first.own.k0; // of the pair
 		if (rows < TILE_N) {
 			rows_clear(smem.key, int_max(rows - KEYS * rank, 0));
 			rows_clear(smem.peer_key, int_max(rows - KEYS * (rank ^ 1), 0));
 			barrier_sync(BARRIER_GROUP + 1, GROUP_THREADS); // writers of zeros before the products that read them
 		}
 	}
-	unsigned visit = 0;
-	int index = smem.note[0].index; // kept: the note may be overwritten once dK of the next visit is there
+	int index = first.index; // kept: the note may be overwritten once dK of the next visit is there
 	dkey_start(dkey, visit, smem, p);
 	dkey_end(dkey, visit, smem);
 #pragma unroll 1
@@ -533,38 +551,42 @@ template <class Shared> DEVICE void dkey_dquery_attend(float (&dkey)[HEAD_DIM_QK
 		mbarrier_wait(smem.peer_dscore_full, visit & 1);
 		dquery_issue<true>(whole, half, smem.dscore[1], smem.peer_key[0][0],
 		                   &smem.peer_key[WHOLE_PANELS + HALF_PANEL - 1][0][32 * rank]);
+		const bool last = smem.note[visit % NOTES].last;
 		wgmma_wait_group<0>();
 		registers_pin(whole);
 		if constexpr (HALF_PANEL)
 			registers_pin(half);
 		if (first_thread())
 			pair_arrive(smem.dscore_empty);
+		mbarrier_arrive(smem.key_empty, last && first_thread()); // the item's products have read K of both CTAs
 		// Sums leave slowly: one half of them while the next dS is made, the other behind the products of dK.
 		sums_add(index, 0, DQUERY_BLOCKS / 2);
-		if (!visit_wait(smem, visit + 1))
+		if (last)
 			break;
-		dkey_start(dkey, visit + 1, smem, p);
+		visit_wait(smem, ++visit);
+		dkey_start(dkey, visit, smem, p);
 		sums_add(index, DQUERY_BLOCKS / 2, DQUERY_BLOCKS);
-		visit++;
 		index = smem.note[visit % NOTES].index;
 		dkey_end(dkey, visit, smem);
 	}
 	sums_add(index, DQUERY_BLOCKS / 2, DQUERY_BLOCKS);
+	return visit;
 }
 
 template <class Shared> DEVICE void keys_attend(Shared &smem, const fagen_abi &p)
 {
-	float dkey[HEAD_DIM_QK / 2];
+#pragma unroll 1
+	for (unsigned visit = 0; visit_wait(smem, visit); visit++) {
+		float dkey[HEAD_DIM_QK / 2];
 #pragma unroll
-	for (int i = 0; i < HEAD_DIM_QK / 2; i++)
-		dkey[i] = 0;
-	if (visit_wait(smem, 0)) {
+		for (int i = 0; i < HEAD_DIM_QK / 2; i++)
+			dkey[i] = 0;
 		if constexpr (QUERY_APART)
-			dkey_attend(dkey, smem, p);
+			visit = dkey_attend(dkey, visit, smem, p);
 		else
-			dkey_dquery_attend(dkey, smem, p);
+			visit = dkey_dquery_attend(dkey, visit, smem, p);
+		sums_store<HEAD_DIM_QK>(p.dkey, dkey, SOFTMAX_SCALE, p, smem.note[visit % NOTES].own);
 	}
-	sums_store<HEAD_DIM_QK>(p.dkey, dkey, SOFTMAX_SCALE, p, smem.own);
 }
 
 extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1)
@@ -573,13 +595,13 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 	extern __shared__ __align__(1024) unsigned char smem_bytes[];
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + (sizeof(Smem) + 15) / 16 * 16);
-	const Keys own = keys_placed(p, item_at(p, blockIdx.x / 2), key_sections(p));
-	if (own.k0 < 0)
-		return; // both
 	if (threadIdx.x == 0) {
-		smem.own = own;
+		mbarrier_init(smem.taken_full, 1);
+		mbarrier_init(smem.taken_empty, 1);
 		mbarrier_init(smem.key_full, 1);
+		mbarrier_init(smem.key_empty, QUERY_APART ? 1 : 2);
 		mbarrier_init(smem.value_full, 1);
+		mbarrier_init(smem.value_empty, 1);
 		mbarrier_init(smem.peer_key_full, 1);
 		mbarrier_init(smem.dscore_full, 1);
 		mbarrier_init(smem.dscore_empty, QUERY_APART ? 1 : 2);
@@ -602,12 +624,14 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 
 	if (group == 0) {
 		setmaxnreg_dec<LOAD_REGISTERS>();
 		if (warp == 0) {
-			queries_load(smem, p, maps, own);
+			items_walk<ItemKept>(
+				smem, p, [&](unsigned round, bool leader) { return pair_number(smem, p, round, leader); },
+				[&](unsigned visit) { queries_load(smem, p, maps, visit); });
 		} else if (warp == 1) {
 			if (elect_sync())
-				douts_load(smem, p, maps, own);
+				douts_load(smem, p, maps);
 		} else if constexpr (INPUTS) {
-			visits_prepare<INPUT_THREADS>(smem, staged, p, [&](const Note &) { return own; });
+			visits_prepare<INPUT_THREADS>(smem, staged, p);
 		}
 	} else if (group == 1) {
 		setmaxnreg_inc<VALUE_REGISTERS>();

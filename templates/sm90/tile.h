@@ -4,15 +4,18 @@ constexpr int GROUP_THREADS = 128; // of a warpgroup
 
 DEVICE bool first_thread() { return mov_tid_x() % GROUP_THREADS == 0; } // of its warpgroup
 
-// The item that a persistent CTA takes in its round-th turn, of all items in their order: there and back again, so that everybody gets
-// the same when lengths fall evenly. With QUEUE they do not, and whoever is free takes the next one. All lanes of a warp call it, one
-// of them as its leader.
+// The item that number i of those who take items by turns takes in a round, of all items in their order: there and back again, so that everybody gets
+// the same when lengths fall evenly.
+DEVICE unsigned round_number(unsigned round, unsigned i, unsigned count) { return round * count + (round % 2 ? count - 1 - i : i); }
+
+// The item that a persistent CTA takes in its round-th turn. With QUEUE lengths do not fall evenly, and whoever is free takes the next one. All lanes
+// of a warp call it, one of them as its leader.
 DEVICE unsigned item_number(const fagen_abi &p, unsigned round, bool leader)
 {
 	constexpr unsigned FIRST = SUMS == SUMS_ORDERED ? 0 : 1; // rounds without the queue: where an item waits for earlier ones it must not be taken before they are
 	static_assert(SUMS != SUMS_ORDERED || QUEUE, "a fixed order counts on CTAs that have not begun");
 	if (!QUEUE || round < FIRST)
-		return round * gridDim.x + (round % 2 ? gridDim.x - 1 - blockIdx.x : blockIdx.x);
+		return round_number(round, blockIdx.x, gridDim.x);
 	unsigned taken = 0;
 	if (leader)
 		taken = atomicAdd(reinterpret_cast<unsigned *>(p.queue), 1u);
