@@ -228,7 +228,7 @@ START_TEST(pair_recipe)
 		ck_assert_int_eq(plan.recipe.map_count, 4);
 		for (int i = 0; i < 4; i++)
 			ck_assert_int_eq(plan.recipe.map[i].rows, 64);
-		ck_assert_int_eq(best(&plan)->stages, dim <= 192 ? 3 : 2);
+		ck_assert_int_eq(best(&plan)->stages, 2);
 	}
 }
 END_TEST
