@@ -221,6 +221,7 @@ struct spec {
 	unsigned outputs;                          /* set of enum output */
 	bool passes[PASS_COUNT];
 	bool deterministic;                        /* the backward pass adds no floats in an order of chance */
+	bool running_maximum;                      /* the forward pass does not speculate */
 	struct problem assume;                     /* the problem to plan for */
 	struct tile_request tile[PASS_COUNT];
 	bool targets[TARGET_COUNT];                /* rows of target_table */

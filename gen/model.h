@@ -71,7 +71,7 @@ bool forward_keys_fit(char reason[REASON_MAX], const struct tile_request *, cons
 /* For `recipe`: kernels that come before the main ones, and their workspace. */
 void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
-/* May one reference do for the logits of a row? Not where a score may grow along it without end: by positions, unless it is known
+/* May one reference do for the logits of a row? Not where the spec wants maxima, nor where a score may grow along it without end: by positions, unless it is known
  * how much they lift it and that no hidden key's lift is counted, and the skeleton has lifted references. fp16 has too few exponents for
  * references that are not maxima. */
 bool one_reference_does(const struct spec *, const struct program *, bool lifted);

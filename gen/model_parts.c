@@ -128,6 +128,8 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 bool one_reference_does(const struct spec *spec, const struct program *program, bool lifted)
 {
 	bool used[NAME_COUNT];
+	if (spec->running_maximum)
+		return false;
 	node_names(used, &program->pool, program->score);
 	if (!used[NAME_Q] && !used[NAME_K])
 		return true;

@@ -65,6 +65,8 @@ void print_sink(struct text *t, const struct spec *s) { text_puts(t, s->sink ? "
 
 void print_deterministic(struct text *t, const struct spec *s) { text_puts(t, s->deterministic ? "true" : "false"); }
 
+void print_running_maximum(struct text *t, const struct spec *s) { text_puts(t, s->running_maximum ? "true" : "false"); }
+
 void print_dropout(struct text *t, const struct spec *s) { real_print(t, s->dropout); }
 
 void print_softmax_scale(struct text *t, const struct spec *s)
@@ -180,6 +182,7 @@ void spec_canonical(struct text *t, const struct spec *spec, enum pass pass)
 	static const enum spec_key left_out[] = {KEY_fagen, KEY_name, KEY_passes, KEY_assume, KEY_tile, KEY_targets};
 	struct spec s = *spec;
 	s.deterministic &= pass == PASS_BACKWARD;
+	s.running_maximum &= pass == PASS_FORWARD;
 	for (int i = 0; i < s.input_count; i++)
 		s.input[i].grad &= pass == PASS_BACKWARD;
 	const char *comma = "{";

@@ -123,6 +123,12 @@ int read_deterministic(struct reading *r)
 	return 0;
 }
 
+int read_running_maximum(struct reading *r)
+{
+	r->spec->running_maximum = yaml_is(r->tree[KEY_running_maximum], r->node[KEY_running_maximum], "true");
+	return 0;
+}
+
 int read_dropout(struct reading *r)
 {
 	const double p = real_of(r->tree[KEY_dropout], r->node[KEY_dropout]);

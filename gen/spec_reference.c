@@ -133,7 +133,7 @@ static const char yaml_rules[] =
 	"  CRLF or CR, at most 1 MiB, 4096 values and 32 levels. JSON is YAML. Not part of the language: anchors,\n"
 	"  aliases, tags, merge keys, keys that are not words, tabs as indentation, control characters.\n"
 	"  The key decides how a value reads, never the look of the value. There are no booleans and no null: yes,\n"
-	"  no, on, off, y, true and ~ are words like others; sink, grad and deterministic want true or\n"
+	"  no, on, off, y, true and ~ are words like others; sink, grad, deterministic and such want true or\n"
 	"  false. Words may be quoted; numbers may not, a quoted number is text.\n"
 	"  integer  0 or digits without leading zero, with - if negative. Refused because readers disagree about\n"
 	"           them: 0128, 010, 0o10, 0x10, 1_000, 128:32, +5. Refused because they are no integers: 64.0, 1e3.\n"

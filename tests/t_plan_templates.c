@@ -542,24 +542,25 @@ START_TEST(speculation)
 {
 	static const struct {
 		const char *score; /* and other keys */
-		bool speculate;
-	} rows[] = {{"none", true},
-	            {"none\ndtype: fp16", true},
-	            {"none\nmask: document", true},
-	            {"{softcap: {cap: 30}}", true},
-	            {"\"2 * s + h\"", true},
-	            {"alibi", true},
-	            {"alibi\ndtype: fp16", false},
-	            {"alibi\nmask: causal\nlayout: packed", true},
-	            {"alibi\nmask: {window: {left: 1000, right: 1000}}", true},
-	            {"alibi\nmask: document", false},
-	            {"alibi\nblocks: {size: 64, keep: \"q >= k\"}", false},
-	            {"t5", true},
-	            {"t5\nmask: document", true},
-	            {"t5\ndtype: fp16", false},
-	            {"bias", false},
-	            {"\"s + (q - k)\"", true},
-	            {"\"k < 4 ? s : 0.5 * s\"", false}};
+		bool native, portable;
+	} rows[] = {{"none", true, true},
+	            {"none\ndtype: fp16", true, true},
+	            {"none\nrunning_maximum: true", false, false},
+	            {"none\nmask: document", true, false}, /* the portable ones spill with scans */
+	            {"{softcap: {cap: 30}}", true, true},
+	            {"\"2 * s + h\"", true, true},
+	            {"alibi", true, false}, /* and do not lift references */
+	            {"alibi\ndtype: fp16", false, false},
+	            {"alibi\nmask: causal\nlayout: packed", true, false},
+	            {"alibi\nmask: {window: {left: 1000, right: 1000}}", true, false},
+	            {"alibi\nmask: document", false, false},
+	            {"alibi\nblocks: {size: 64, keep: \"q >= k\"}", false, false},
+	            {"t5", true, true},
+	            {"t5\nmask: document", true, false},
+	            {"t5\ndtype: fp16", false, false},
+	            {"bias", false, false},
+	            {"\"s + (q - k)\"", true, false},
+	            {"\"k < 4 ? s : 0.5 * s\"", false, false}};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		struct text yaml = {0};
 		struct diag diag = {0};
@@ -567,7 +568,11 @@ START_TEST(speculation)
 		text_addf(&yaml, "head_dim: 64\nscore: %s\n", rows[i].score);
 		ck_assert_msg(spec_parse(&spec, text_str(&yaml), yaml.len, "inline", &diag) == 0, "%s", text_str(&diag.text));
 		must_make_with(&plan, &model_sm90_fwd, &spec, "H200", &usual);
-		ck_assert_msg(best(&plan)->speculate == rows[i].speculate, "%s", rows[i].score);
+		ck_assert_msg(best(&plan)->speculate == rows[i].native, "%s", rows[i].score);
+		must_make_with(&plan, &model_sm80_fwd, &spec, "A100", &usual);
+		ck_assert_msg(best(&plan)->speculate == rows[i].portable, "%s, portable", rows[i].score);
+		must_make_with(&plan, &model_sm80_fwd, &spec, "B200", &usual); /* never timed */
+		ck_assert_msg(!best(&plan)->speculate, "%s, portable, of a later target", rows[i].score);
 		text_free(&yaml);
 		diag_free(&diag);
 	}

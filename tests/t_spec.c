@@ -242,7 +242,7 @@ START_TEST(defaults)
 	ck_assert_int_eq(s.kv_group, 1);
 	ck_assert_uint_eq(s.outputs, OUTPUT_OUT);
 	ck_assert(s.passes[PASS_FORWARD] && !s.passes[PASS_BACKWARD]);
-	ck_assert(!s.deterministic);
+	ck_assert(!s.deterministic && !s.running_maximum);
 	ck_assert_int_eq(s.assume.batch, 4);
 	ck_assert_int_eq(s.assume.heads_q, 16);
 	ck_assert_int_eq(s.assume.heads_kv, 16);
@@ -266,7 +266,7 @@ START_TEST(every_key)
 		"blocks: {size: {q: 32, k: 128}, keep: {any: [{local: {left: h + 1}}, k == 0]}}\n"
 		"inputs: {rel: {shape: [heads, 257], grad: true, dtype: bf16}, c: {dtype: f32, shape: []}}\n"
 		"dropout: 0.1\nsoftmax_scale: .5\nkv_group: any\npasses: [backward, forward]\noutputs: [lse, out]\n"
-		"deterministic: true\n"
+		"deterministic: true\nrunning_maximum: true\n"
 		"assume: {batch: 2, heads: 12, heads_kv: 3, seqlen_q: 5, seqlen_k: 6, align: 2}\n"
 		"tile: {backward: {m: 64, n: 32, stages: 2}, forward: {m: 128, n: 96, warps: 8}}\n"
 		"targets: [sm_90a, sm_80]\n");
@@ -311,7 +311,7 @@ START_TEST(every_key)
 	ck_assert(s.softmax_scale == 0.5);
 	ck_assert_int_eq(s.kv_group, 0);
 	ck_assert_uint_eq(s.outputs, OUTPUT_OUT | OUTPUT_LSE);
-	ck_assert(s.passes[PASS_FORWARD] && s.passes[PASS_BACKWARD] && s.deterministic);
+	ck_assert(s.passes[PASS_FORWARD] && s.passes[PASS_BACKWARD] && s.deterministic && s.running_maximum);
 	ck_assert(s.assume.batch == 2 && s.assume.heads_q == 12 && s.assume.heads_kv == 3);
 	ck_assert(s.assume.seqlen_q == 5 && s.assume.seqlen_k == 6 && s.assume.align == 2);
 	ck_assert(s.tile[PASS_FORWARD].m == 128 && s.tile[PASS_FORWARD].n == 96);

@@ -321,6 +321,9 @@ START_TEST(one_attention_has_one_spelling)
 	canonical_is("{name: x, dtype: bf16, head_dim: {qk: 64, v: 64}, targets: [sm_90a], assume: {batch: 9}, mask: none, dropout: 0.0}",
 	             PASS_FORWARD, "{head_dim: 64, outputs: [out]}");
 	canonical_is("{head_dim: 64, passes: [forward, backward], deterministic: true}", PASS_FORWARD, "{head_dim: 64, outputs: [out, lse]}");
+	canonical_is("{head_dim: 64, passes: [forward, backward], running_maximum: true}", PASS_FORWARD,
+	             "{head_dim: 64, outputs: [out, lse], running_maximum: true}");
+	canonical_is("{head_dim: 64, passes: [forward, backward], running_maximum: true}", PASS_BACKWARD, "{head_dim: 64, outputs: [out, lse]}");
 	canonical_is("{head_dim: 64, passes: [forward, backward], deterministic: true}", PASS_BACKWARD,
 	             "{head_dim: 64, outputs: [out, lse], deterministic: true}");
 	canonical_is("{head_dim: 64, tile: {m: 64, n: 64}, kv_group: any, dropout: 0.1, softmax_scale: 2}", PASS_FORWARD,
