@@ -311,7 +311,8 @@ int accesses_find(struct program *p, const struct spec *spec, struct diag *diag)
 const int input_bytes[INPUT_DTYPE_COUNT] = {
 	[INPUT_F32] = 4, [INPUT_FP16] = 2, [INPUT_BF16] = 2, [INPUT_I32] = 4, [INPUT_U8] = 1};
 
-int access_cell_pad(const struct input *input) { return input_bytes[input->dtype] == 1 ? 16 : 8; }
+const int access_cell_pads[ACCESS_CELL_PADS] = {8, 16};
+int access_cell_pad(const struct input *input) { return access_cell_pads[input_bytes[input->dtype] == 1]; }
 
 struct staging program_staging(const struct program *p, const struct spec *spec, int tile_m, int tile_n)
 {

@@ -17,6 +17,8 @@ int64_t access_table_size(const struct program *, const struct access *, const s
 /* An AT_CELL element is staged as the input has it, rows of a tile so many elements wider than it: then they are whole 16 bytes, and lanes that
  * hold an accumulator read pairs of 8 rows at once without conflicts of banks. */
 extern const int input_bytes[INPUT_DTYPE_COUNT];
+enum { ACCESS_CELL_PADS = 2 };
+extern const int access_cell_pads[ACCESS_CELL_PADS]; /* all that there are */
 int access_cell_pad(const struct input *);
 /* Is the element at (q, k) of an AT_CELL node a matrix's, whose rows and columns are the dimensions *dim_q and *dim_k? */
 bool access_matrix(int *dim_q, int *dim_k, const struct expr_pool *, int node, const struct input *);

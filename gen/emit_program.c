@@ -3,6 +3,7 @@
  *
  * The bounds of a run are added up and brought into [0, length] once per row; what remains of them per cell is one integer
  * comparison. */
+#include "gen/access.h"
 #include "gen/emit.h"
 
 #include <inttypes.h>
@@ -175,7 +176,8 @@ static void print_row_state(struct text *out, struct emit *e)
 		text_puts(&structure, "\tint diagonal; // entry of a staged diagonal at k_lane\n");
 		text_puts(&code, "\trow.diagonal = q - in->q0 - (k_lane - in->k0) + TILE_N - 1;\n");
 	}
-	for (int pad = 8; pad <= 16; pad += 8) {
+	for (int i = 0; i < ACCESS_CELL_PADS; i++) {
+		const int pad = access_cell_pads[i];
 		if (!staging_has_cells(e, pad))
 			continue;
 		text_addf(&structure, "\tint cell_%d; // entry of staged cells at k_lane, rows of TILE_N + %d\n", pad, pad);
