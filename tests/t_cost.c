@@ -1,13 +1,13 @@
 /* A preset costs in the inner loop what hand-written code costs: instructions of the cubins whose states, mask and score
  * were emitted, beside cubins where the same was written by hand. Run from the root of the repository. */
 #include <check.h>
-#include <elf.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "runtime/runtime.h"
+#include "tests/cubin_text.h"
 
 Suite *suite(void);
 
@@ -63,31 +63,15 @@ static const struct {
          "{ struct Scored r = {s, 1}; return r; }\n"},
 };
 
-/* Instructions of a kernel; what pads it to a whole number of cache lines does not count. */
+/* Instructions of a kernel, without what pads it. */
 static int instructions(const struct cubin *cubin, const char *entry)
 {
-	enum { INSTRUCTION = 16, OPCODE = 0xfff, NOP = 0x918 };
-	const unsigned char *image = cubin->code;
-	Elf64_Ehdr head;
-	Elf64_Shdr names, section;
-	memcpy(&head, image, sizeof head);
-	memcpy(&names, image + head.e_shoff + head.e_shstrndx * sizeof names, sizeof names);
-	for (int i = 0; i < head.e_shnum; i++) {
-		memcpy(&section, image + head.e_shoff + (size_t)i * sizeof section, sizeof section);
-		const char *name = (const char *)image + names.sh_offset + section.sh_name;
-		if (strncmp(name, ".text.", 6) || strcmp(name + 6, entry))
-			continue;
-		int count = (int)(section.sh_size / INSTRUCTION);
-		uint16_t word;
-		for (; count > 0; count--) {
-			memcpy(&word, image + section.sh_offset + (size_t)(count - 1) * INSTRUCTION, sizeof word);
-			if ((word & OPCODE) != NOP)
-				break;
-		}
-		return count;
-	}
-	ck_abort_msg("no kernel %s", entry);
-	return 0;
+	enum { NOP = 0x918 };
+	const struct cubin_text text = cubin_text(cubin, entry);
+	int count = text.count;
+	while (count > 0 && (instruction_at(text, count - 1) & OPCODE) == NOP)
+		count--;
+	return count;
 }
 
 static fagen_runtime *rt;

@@ -12,6 +12,7 @@
 
 #include "gen/model.h"
 #include "runtime/runtime.h"
+#include "tests/cubin_text.h"
 #include "tests/language.h"
 
 #define GOLDEN "tests/golden/registers.txt"
@@ -80,6 +81,22 @@ static const char *template_main(const struct plan *plan)
 	ck_abort_msg("no template is named %s", plan->templ);
 }
 
+/* Does each warpgroup product of a kernel wait for the one before? ptxas may serialise them without a word, for instance where a branch writes what they
+ * add to: one backward so had 0.65 of its speed. A group of products begins with one WARPGROUP.ARRIVE. */
+static bool products_serialized(const struct cubin *cubin, const char *entry)
+{
+	enum { HGMMA = 0x9f0, HGMMA_A_IN_REGISTERS = 0xdf0, WARPGROUP = 0x9c5, WAIT_BIT = 47 };
+	const struct cubin_text text = cubin_text(cubin, entry);
+	int products = 0, groups = 0;
+	for (int i = 0; i < text.count; i++) {
+		const uint64_t word = instruction_at(text, i);
+		const int opcode = (int)(word & OPCODE);
+		products += opcode == HGMMA || opcode == HGMMA_A_IN_REGISTERS;
+		groups += opcode == WARPGROUP && (word >> WAIT_BIT & 1) == 0;
+	}
+	return products > 0 && groups >= products;
+}
+
 static void check_build(const struct spec *spec, const struct program *program, const struct target *target,
                         enum pass pass, bool naive, bool reference)
 {
@@ -100,7 +117,7 @@ static void check_build(const struct spec *spec, const struct program *program, 
 	snprintf(line, sizeof line, "%s%d %d\n", head, cubin.registers, cubin.smem_bytes);
 	ck_assert_msg(cubin.spill_bytes == 0, "%sspills %d bytes at tile %dx%d w%d s%d", head, cubin.spill_bytes,
 	              c->tile_m, c->tile_n, c->warps, c->stages);
-	ck_assert_msg(!cubin.serialized, "%swas serialised by ptxas", head);
+	ck_assert_msg(!cubin.serialized && !products_serialized(&cubin, template_main(plan)), "%swas serialised by ptxas", head);
 	ck_assert_msg(main_smem(&plan->recipe, template_main(plan)) == c->smem_bytes,
 	              "%sis not launched with the %d bytes of shared memory that were planned", head, c->smem_bytes);
 	ck_assert_msg(cubin.registers * 32 * c->warps <= target->regs_sm, "%s%d registers do not fit the register file",
