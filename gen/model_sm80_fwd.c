@@ -87,8 +87,9 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	if (spec->keep_256 < DROPOUT_LEVELS)
 		c->visit_clocks += cells * dropout_ops / device->alu_clk;
 	c->cost_us[COST_SMEM] = smem_bytes / 128;
-	if (program_short_logit(spec, program) > 0) /* which logits are taken to allow; the largest of a tile is looked for */
-		c->cost_us[COST_ALU] += cells * 8 / device->alu_clk;
+	const double short_ops = 8; /* the short score and the search for the largest s of a tile, which is taken to allow it */
+	if (program_short_logit(spec, program) > 0)
+		c->cost_us[COST_ALU] += cells * short_ops / device->alu_clk;
 	else
 		score_cost_add(c, program, device, PASS_FORWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, c->warps);

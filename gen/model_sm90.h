@@ -33,7 +33,6 @@ void recipe_queue_add(struct recipe *, const struct candidate *);
  * owned by CTAs share `head_bytes`. */
 double section_again_bytes(const struct candidate *, const struct device *, enum pass, double heads, double head_bytes, double tiles);
 
-
 /* For `legal` of the backward: of gradients of inputs there are those of the sink. */
 bool sink_grad_only(char reason[REASON_MAX], const struct spec *, const struct program *);
 /* For `shape` of the backward: cost_us of a visited tile. `moved`: bytes of shared memory that operands, dS and what arrives read and write. */

@@ -225,7 +225,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return -1;
 	if (order)
 		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
-	const int64_t most = pairs && shape->sms < 2 ? 2 : pairs ? shape->sms / 2 * 2 : (int64_t)each * shape->sms;
+	const int64_t most = pairs ? 2 * (shape->sms > 1 ? shape->sms / 2 : 1) : (int64_t)each * shape->sms;
 	return each > 0 && size > most ? most : size;
 }
 

@@ -61,11 +61,13 @@ void print_mask(struct text *t, const struct spec *s) { term_or_none_print(t, s,
 
 void print_score(struct text *t, const struct spec *s) { term_or_none_print(t, s, s->score); }
 
-void print_sink(struct text *t, const struct spec *s) { text_puts(t, s->sink ? "true" : "false"); }
+static void truth_print(struct text *t, bool truth) { text_puts(t, truth ? "true" : "false"); }
 
-void print_deterministic(struct text *t, const struct spec *s) { text_puts(t, s->deterministic ? "true" : "false"); }
+void print_sink(struct text *t, const struct spec *s) { truth_print(t, s->sink); }
 
-void print_running_maximum(struct text *t, const struct spec *s) { text_puts(t, s->running_maximum ? "true" : "false"); }
+void print_deterministic(struct text *t, const struct spec *s) { truth_print(t, s->deterministic); }
+
+void print_running_maximum(struct text *t, const struct spec *s) { truth_print(t, s->running_maximum); }
 
 void print_dropout(struct text *t, const struct spec *s) { real_print(t, s->dropout); }
 

@@ -111,21 +111,23 @@ int read_mask(struct reading *r) { return key_term_read(&r->spec->mask, r, KEY_m
 
 int read_score(struct reading *r) { return key_term_read(&r->spec->score, r, KEY_score); }
 
+static bool truth_of(const struct reading *r, enum spec_key key) { return yaml_is(r->tree[key], r->node[key], "true"); }
+
 int read_sink(struct reading *r)
 {
-	r->spec->sink = yaml_is(r->tree[KEY_sink], r->node[KEY_sink], "true");
+	r->spec->sink = truth_of(r, KEY_sink);
 	return 0;
 }
 
 int read_deterministic(struct reading *r)
 {
-	r->spec->deterministic = yaml_is(r->tree[KEY_deterministic], r->node[KEY_deterministic], "true");
+	r->spec->deterministic = truth_of(r, KEY_deterministic);
 	return 0;
 }
 
 int read_running_maximum(struct reading *r)
 {
-	r->spec->running_maximum = yaml_is(r->tree[KEY_running_maximum], r->node[KEY_running_maximum], "true");
+	r->spec->running_maximum = truth_of(r, KEY_running_maximum);
 	return 0;
 }
 

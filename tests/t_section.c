@@ -1,4 +1,4 @@
-/* The order in which native kernels take tiles (templates/section.h): every tile once, heads a section at a time, and SMs that
+/* The order in which kernels take tiles (templates/section.h): every tile once, heads a section at a time, and SMs that
  * take the next tile as they become free all done at about the same time. */
 #include <check.h>
 #include <stdbool.h>
