@@ -206,7 +206,7 @@ $(B)/tests/t_deviation: | $(B)/fagen $(B)/tests/fake/libcuda.so.1
 # Measured side by side with the peers, and real models. The dump has a Python environment of its own under build/.
 .PHONY: bench bench-flex bench-ab ab-selftest bench-cold deviation plots real real-dump real-reach real-models real-models-data iocheck iocheck-selftest model-report model-selftest regret mutate-list
 PYTHON ?= python3
-bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots
+bench: ## time fagen beside PyTorch's backends, and FlashAttention-4 where it is installed, on this GPU: make bench BENCH="--quick --write" writes table, rows and plots; PROBES=folder: stand-alone kernels too
 	@$(PYTHON) bench/peers.py $(BENCH)
 bench-flex: ## time fagen beside FlexAttention, and FlashAttention-4 where it is installed, on this GPU: make bench-flex BENCH=--write
 	@$(PYTHON) bench/flex.py $(BENCH)

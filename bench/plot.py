@@ -12,7 +12,7 @@ import pathlib
 import sys
 
 # One colour for each contender in every plot; the standard attention is last.
-CONTENDERS = {"fagen": ("fagen", "C0", "o"), "FA2": ("FlashAttention-2", "C1", "s"), "cuDNN": ("cuDNN", "C2", "^"), "FA4": ("FlashAttention-4", "C4", "v"),
+CONTENDERS = {"fagen": ("fagen", "C0", "o"), "FA2": ("FlashAttention-2", "C1", "s"), "cuDNN": ("cuDNN", "C2", "^"), "FA4": ("FlashAttention-4", "C4", "v"), "probe": ("kernels of one shape", "C5", "d"),
               "math": ("standard attention (PyTorch's math)", "C3", "x")}
 STEP_CONTENDERS = {"eager": "C3", "SDPA": "C2", "SDPA, dense": "C2", "Flex": "C1", "fagen": "C0"}
 DTYPES = {"fp16": "C0", "bf16": "C1"}

@@ -509,7 +509,8 @@ struct candidate {
 	bool alike;               /* all items visit as many tiles, whatever the data say */
 	bool queue;               /* persistent CTAs take work from a queue, for who knows how long it takes */
 	bool order;               /* another kernel sorts the items of the main one, longest first, where there are more than run at a time */
-	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for */
+	int ctas_wanted;          /* CTAs that an SM is to hold, each with that part of its registers; 1: as many as there is room for; 0: likewise, and ptxas
+	                           * may save registers for more of them */
 	bool out_staged;          /* there is shared memory for O on its way out: for a few rows of each warp */
 	bool out_whole;           /* instead for all of a tile's, which other warps store */
 	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs */

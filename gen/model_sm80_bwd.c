@@ -8,29 +8,34 @@
 static int steps(int columns) { return (columns + 15) / 16; }
 static bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
 
-/* How the warps share a product of 16-row blocks and 16-column steps; see warps_down in the skeleton. */
+enum { ACCUMULATORS = 192 }; /* as in the skeleton */
+
+/* How the warps share a product of 16-row blocks and 16-column steps, of which a thread has at_once; see warps_down and struct Share in the skeleton. */
 struct share {
-	int down, blocks, steps;
+	int down, blocks, steps, at_once;
 };
 
-static struct share share_make(int warps, int all_blocks, int all_steps, int wish)
+static int steps_at_once(int steps, int each, int room)
+{
+	while (steps % 2 == 0 && steps * each > room)
+		steps /= 2;
+	return steps;
+}
+
+static struct share share_make(int warps, int all_blocks, int all_steps, int wish, int each, int room)
 {
 	struct share best = {0};
 	int best_cost = 0;
 	for (int down = 1; down <= warps; down *= 2) {
 		const int rows = all_blocks / down, columns = (all_steps * down + warps - 1) / warps;
-		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + rows + columns;
+		const int at_once = steps_at_once(columns, each * rows, room);
+		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + columns / at_once * rows + columns;
 		if (all_blocks % down == 0 && (best.down == 0 || cost < best_cost)) {
-			best = (struct share){down, rows, columns};
+			best = (struct share){down, rows, columns, at_once};
 			best_cost = cost;
 		}
 	}
 	return best;
-}
-
-static struct share share_s(int m, int n, int warps, bool dropout)
-{
-	return share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 0);
 }
 
 static bool in_range(int x, int low, int high) { return is_power_of_2(x) && x >= low && x <= high; }
@@ -86,9 +91,12 @@ static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 }
 
 /* Accumulator registers of a thread. */
-static int accumulators(struct share s) { return s.blocks * s.steps * 8; }
+static int accumulators(struct share s) { return s.blocks * s.at_once * 8; }
 /* Shared memory read by ldmatrix, bytes. */
-static double operands(struct share s, int warps, int depth) { return 512.0 * warps * depth * (s.blocks + s.steps); }
+static double operands(struct share s, int warps, int depth)
+{
+	return 512.0 * warps * depth * (s.steps / s.at_once * s.blocks + s.steps);
+}
 /* Matrix work, FLOP; warps without a last step of their own are counted as if they had it. */
 static double product(struct share s, int warps, int depth) { return 8192.0 * warps * depth * s.blocks * s.steps; }
 static int int_max(int a, int b) { return a > b ? a : b; }
@@ -100,9 +108,11 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int steps_qk = steps(spec->head_dim_qk), steps_v = steps(spec->head_dim_v);
 	const int row_qk = steps_qk * 32, row_v = steps_v * 32; /* bytes of a shared row */
 	const int m = c->tile_m, n = c->tile_n, warps = c->warps;
-	const struct share s = share_s(m, n, warps, dropout);
-	const struct share dv = share_make(warps, n / 16, steps_v, 0), dk = share_make(warps, n / 16, steps_qk, 0);
-	const struct share dq = share_make(warps, m / 16, steps_qk, 0);
+	const struct share dv = share_make(warps, n / 16, steps_v, 0, 8, ACCUMULATORS);
+	const struct share dk = share_make(warps, n / 16, steps_qk, 0, 8, ACCUMULATORS);
+	const int room = ACCUMULATORS - accumulators(dv) - accumulators(dk);
+	const struct share s = share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 0, 16, room);
+	const struct share dq = share_make(warps, m / 16, steps_qk, 0, 8, room < 64 ? room : 64);
 	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
 	const double sums = c->sums != DQUERY_APART; /* 0: dQ is the other kernel's */
 
@@ -126,7 +136,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const bool wide = c->stages == 2 && steps_qk + steps_v > (warps < 8 ? 15 : 24);
 	/* Without dQ between them ptxas overlaps iterations, and with dropout or wide rows then spills at 192 too. */
 	const bool overlapped = c->sums == DQUERY_APART && (dropout || steps_qk + steps_v > 24);
-	const int addresses = wide || overlapped ? 64 : 56;
+	const bool words = dropout && target->cc < 90 && accumulators(s) >= 64; /* of dropout, beside so many cells: likewise */
+	const int addresses = wide || overlapped || words ? 64 : 56;
 	c->regs = accumulators(dk) + accumulators(dv) +
 	          int_max(2 * accumulators(s), c->sums == DQUERY_APART ? 0 : accumulators(dq)) + addresses;
 
@@ -144,6 +155,9 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->cost_us[COST_ALU] = cells * (6.5 + dropout_ops) / device->alu_clk;
 	const double reduction_bytes_clk = 25.6; /* as an SM lets float32 sums go */
 	c->cost_us[COST_SMEM] = smem_bytes / 128 + sums * 2.0 * m * row_qk / reduction_bytes_clk;
+	const double one_buffer_clocks = 800; /* two barriers more, and loads that are waited for */
+	if (c->stages == 1)
+		c->visit_clocks += one_buffer_clocks;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, warps);
 	if (program->grads)

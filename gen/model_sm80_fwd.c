@@ -3,6 +3,12 @@
 
 #include <stdio.h>
 
+/* ACROSS of the skeleton. */
+static int warps_across(const struct spec *spec, int n, int warps)
+{
+	return spec->head_dim_v > 128 && warps % 2 == 0 && n % 32 == 0 ? 2 : 1;
+}
+
 static int chunks(int head_dim) { return (head_dim + 15) / 16 * 2; }
 
 static bool fwd_legal(char reason[REASON_MAX], const struct tile_request *t, const struct spec *spec,
@@ -52,34 +58,41 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 {
 	const int row_qk = chunks(spec->head_dim_qk) * 16,
 		  row_v = chunks(spec->head_dim_v) * 16; /* bytes of a shared row */
-	const int blocks_m = c->tile_m / (16 * c->warps);
+	const int across = warps_across(spec, c->tile_n, c->warps), blocks_m = c->tile_m / (16 * c->warps) * across;
 
 	c->order = order_wanted(c, spec, program);
-	/* With scans it spills, and gains 0.01 at the most; for sm_100 and later ptxas 13.0 spills some shapes, and nobody has timed it. */
-	c->speculate = target->cc < 100 && !program->scan && one_reference_does(spec, program, false);
+	c->ctas_wanted = target->cc < 120 ? 0 : 1; /* what ptxas 13.0 saves for sm_120 it spills */
+	/* For sm_100 and later ptxas 13.0 spills some shapes, and nobody has timed it. */
+	c->speculate = target->cc < 100 && one_reference_does(spec, program, false);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
-	smem_term_add(c, "row statistics", 2 * 2 * blocks_m * 32 * c->warps * 4);
+	if (across > 1)
+		smem_term_add(c, "P, maxima", 2 * c->tile_m * c->tile_n + 2 * blocks_m * 32 * c->warps * 4);
+	smem_term_add(c, "row statistics", (2 * 2 * blocks_m * 4 + 1) * 32 * c->warps);
 	const int head = 2 * 8 + 16 + 4 * 4; /* addresses, dropout key, indices, how the softmax goes */
 	const int walk = visit_bytes(program, c, c->stages + 1) + walk_bytes(spec, program, c->warps);
 	smem_term_add(c, "head", head);
 	smem_term_add(c, "walk", (head + walk + 15) / 16 * 16 - head);
 	smem_inputs_add(c, program, spec, 1, 1, c->stages, c->stages);
 
-	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses. ptxas 13.0
-	 * compiles every shape with at most 192 accumulators without spills, but for sm_100 when 128 of them are of S. */
-	const int scores = blocks_m * c->tile_n / 2, outs = blocks_m * ((spec->head_dim_v + 7) / 8 * 4);
-	c->regs = scores + outs + (target->cc == 100 && scores >= 128 ? 64 : 60);
+	/* Accumulators of S and O, and about 60 more: row statistics, operands in flight, addresses; or 40, where ptxas has no room to fill: it
+	 * decides whether a third CTA fits. ptxas 13.0 compiles every shape with at most 192 accumulators without spills, but for sm_100 when 128 of
+	 * them are of S. */
+	const int keys = c->tile_n / across, steps_v = ((spec->head_dim_v + 15) / 16 + across - 1) / across;
+	const int scores = blocks_m * keys / 2, outs = across == 1 ? blocks_m * ((spec->head_dim_v + 7) / 8 * 4) : blocks_m * steps_v * 8;
+	const bool sparing = target->cc < 100 && across == 1 && scores + outs <= (c->stages == 1 ? 128 : 96);
+	c->regs = scores + outs + (target->cc == 100 && scores >= 128 ? 64 : sparing ? 40 : 60);
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;
 	const double dim = (row_qk + row_v) / 2.0; /* columns of both products */
 	const double dropout_ops = 5; /* 43 for a word of 32 cells, select; beside which, on an H200, nothing runs */
 	const double smem_bytes =
-		c->warps * ((double)blocks_m * 16 * row_qk + (double)c->tile_n * (row_qk + row_v)) /* ldmatrix */
-		+ (double)c->tile_n * (row_qk + row_v); /* arriving K and V */
+		c->warps * ((double)blocks_m * 16 * row_qk + (double)keys * row_qk + (double)c->tile_n * row_v / across) /* ldmatrix */
+		+ (double)c->tile_n * (row_qk + row_v) /* arriving K and V */
+		+ (across > 1 ? 4 * cells : 0); /* P to the other warp and back */
 	c->cost_us[COST_MMA] = 2 * cells * dim / device->mma_flop_clk;
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	const double softmax_ops = c->speculate ? 3.3 : 4.5; /* scale, sum, half a conversion; and a maximum */

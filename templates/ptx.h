@@ -31,6 +31,9 @@ template <int PENDING> DEVICE void cp_async_wait() // this thread's groups but t
 	asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
+// Named barriers of some warps of a CTA; 0 is __syncthreads.
+DEVICE void barrier_sync(int id, int threads) { asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
 DEVICE void st_shared_16(unsigned dst, uint4 v)
 {
 	asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
@@ -38,6 +41,12 @@ DEVICE void st_shared_16(unsigned dst, uint4 v)
 DEVICE void st_global_16(void *dst, uint4 v) // written as a uint4 it may come out as four stores
 {
 	asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(dst), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEVICE void st_global_16_if(void *dst, uint4 v, bool here)
+{
+	asm volatile("{\n\t.reg .pred here;\n\tsetp.ne.b32 here, %5, 0;\n\t@here st.global.v4.b32 [%0], {%1, %2, %3, %4};\n\t}" ::"l"(dst), "r"(v.x),
+	             "r"(v.y), "r"(v.z), "r"(v.w), "r"((int)here)
+	             : "memory");
 }
 DEVICE void st_shared_4(unsigned dst, unsigned v) { asm volatile("st.shared.b32 [%0], %1;" ::"r"(dst), "r"(v) : "memory"); }
 DEVICE uint4 ld_shared_16(unsigned src)

@@ -11,6 +11,8 @@ constexpr float LARGE_LOGIT = 4096.0f;
 DEVICE constexpr float sum_least(Bf16) { return 0x1p-60f; }
 DEVICE constexpr float sum_least(Fp16) { return 0.5f; }
 constexpr float SUM_MOST = 0x1p120f;
+// finite: 0, or NaN where something of the row's O is not.
+DEVICE bool sum_trusted(float sum, float finite) { return sum >= sum_least(Element{}) && sum <= SUM_MOST && finite == 0; }
 // A row of few keys is often ruled by one, whose P had better be exact: such items have running maxima at once.
 constexpr int SHORT_KEYS = 256;
 

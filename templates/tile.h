@@ -51,7 +51,7 @@ DEVICE void tile_load(unsigned tile, const unsigned short *src, long long stride
 	constexpr int FILLED = WIDTH / 8; // chunks of a row that come from memory
 	const unsigned thread = mov_tid_x();
 	const int row = thread / ACROSS, chunk = thread % ACROSS;
-	const unsigned dst = tile + tile_offset<CHUNKS>(row, chunk);
+	const unsigned dst = anew(tile + tile_offset<CHUNKS>(row, chunk)); // so that what is added to it become immediates
 	const unsigned short *p = src + (row0 + row) * stride + chunk * 8;
 	const int left = rows - row0 - row; // rows of the matrix from this thread's first one on
 #pragma unroll(LOAD_BYTES == 16 ? ROWS : 1)
@@ -104,10 +104,19 @@ DEVICE void quad_transpose(unsigned (&w)[4], int t)
 		}
 }
 
+// That if `here`, which is a predicate and no branch: 1.01 to 1.03 in the forward, 0.96 to 0.99 in the backward, where it costs the loop registers.
+DEVICE void chunk_store_if(unsigned short *e, uint4 v, bool here)
+{
+	if constexpr (LOAD_BYTES == 16)
+		st_global_16_if(e, v, here);
+	else if (here)
+		chunk_store(e, v);
+}
+
 // A row's part of so many 8-column blocks of accumulators, straight from registers to global memory: the quad of lanes that holds it writes four
 // chunks at a time, zeros unless `used`, nothing unless `written`. pair(block): this lane's two columns of a block, packed. chunk(block): where
-// the block lies in the row; none below 0. t: the lane in the quad.
-template <int BLOCKS, class Pair, class Chunk>
+// the block lies in the row; none below 0. t: the lane in the quad. PREDICATED: by chunk_store_if.
+template <int BLOCKS, bool PREDICATED = false, class Pair, class Chunk>
 DEVICE void row_store(unsigned short *row, Pair pair, Chunk chunk, int t, bool used, bool written)
 {
 #pragma unroll
@@ -118,8 +127,11 @@ DEVICE void row_store(unsigned short *row, Pair pair, Chunk chunk, int t, bool u
 			word[k] = pair(j + k < BLOCKS ? j + k : BLOCKS - 1);
 		quad_transpose(word, t);
 		const int at = BLOCKS % 4 == 0 || j + t < BLOCKS ? chunk(j + t) : -1;
-		if (written && at >= 0)
-			chunk_store(row + 8 * at, used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0));
+		const uint4 cells = used ? make_uint4(word[0], word[1], word[2], word[3]) : make_uint4(0, 0, 0, 0);
+		if constexpr (PREDICATED)
+			chunk_store_if(row + 8 * at, cells, written && at >= 0);
+		else if (written && at >= 0)
+			chunk_store(row + 8 * at, cells);
 	}
 }
 
@@ -141,9 +153,8 @@ DEVICE void tile_store(unsigned tile, unsigned short *dst, long long stride, int
 			break;
 #pragma unroll
 		for (int c = 0; c < CHUNKS; c += ACROSS) {
-			if (r < left && (c + ACROSS <= FILLED || c + chunk < FILLED)) {
+			if (r < left && (c + ACROSS <= FILLED || c + chunk < FILLED))
 				chunk_store(p + c * 8, ld_shared_16(from + (r * CHUNKS + c) * 16));
-			}
 		}
 		p += DOWN * stride;
 	}

@@ -153,7 +153,7 @@ DEVICE bool walk_next(Walk &walk, const fagen_abi &p, int b, int h, int own, int
 }
 
 // What is noted of a tile when its load is issued, for those who compute it: one cursor serves both.
-template <bool> struct VisitBits { unsigned long long bits; }; // block_bits of a partial tile
+template <bool> struct VisitBits { unsigned long long bits; }; // block_bits; of a full tile all
 template <> struct VisitBits<false> { static constexpr unsigned long long bits = 0; };
 struct Visit : VisitBits<BLOCKS_SPLIT != 0> { int tile, tile_class; }; // tile -1: the walk has ended
 
@@ -162,9 +162,9 @@ template <bool KEYS, class Note>
 DEVICE void visit_note(Note &to, const fagen_abi &p, int b, int h, int own, int tile, int class_)
 {
 	if constexpr (BLOCKS_SPLIT) {
-		if (mov_tid_x() < 32 && tile >= 0 && class_ == TILE_PARTIAL) {
+		if (mov_tid_x() < 32 && tile >= 0) {
 			const unsigned long long bits =
-				block_bits(p, b, h, KEYS ? own : tile * TILE_M, KEYS ? tile * TILE_N : own);
+				class_ == TILE_PARTIAL ? block_bits(p, b, h, KEYS ? own : tile * TILE_M, KEYS ? tile * TILE_N : own) : ~0ull;
 			if (mov_tid_x() == 0)
 				to.bits = bits;
 		}

@@ -546,17 +546,17 @@ START_TEST(speculation)
 	} rows[] = {{"none", true, true},
 	            {"none\ndtype: fp16", true, true},
 	            {"none\nrunning_maximum: true", false, false},
-	            {"none\nmask: document", true, false}, /* the portable ones spill with scans */
+	            {"none\nmask: document", true, true},
 	            {"{softcap: {cap: 30}}", true, true},
 	            {"\"2 * s + h\"", true, true},
-	            {"alibi", true, false}, /* and do not lift references */
+	            {"alibi", true, false}, /* the portable ones do not lift references */
 	            {"alibi\ndtype: fp16", false, false},
 	            {"alibi\nmask: causal\nlayout: packed", true, false},
 	            {"alibi\nmask: {window: {left: 1000, right: 1000}}", true, false},
 	            {"alibi\nmask: document", false, false},
 	            {"alibi\nblocks: {size: 64, keep: \"q >= k\"}", false, false},
 	            {"t5", true, true},
-	            {"t5\nmask: document", true, false},
+	            {"t5\nmask: document", true, true},
 	            {"t5\ndtype: fp16", false, false},
 	            {"bias", false, false},
 	            {"\"s + (q - k)\"", true, false},

@@ -39,7 +39,7 @@ static bool called(const char *text, const char *name)
 START_TEST(every_instruction_is_tried)
 {
 	static const char *const names[] = {"mbarrier_init", "fence_mbarrier_init", "mbarrier_arrive", "mbarrier_arrive_expect_tx",
-	                                    "mbarrier_wait", "barrier_sync", "barrier_arrive", "barrier_red_or",
+	                                    "mbarrier_wait", "barrier_arrive", "barrier_red_or",
 	                                    "cp_async_bulk_tensor_4d", "cp_async_bulk_prefetch_tensor_4d", "fence_proxy_async", "elect_sync", "setmaxnreg_dec",
 	                                    "setmaxnreg_inc", "wgmma_fence", "wgmma_commit_group", "wgmma_wait_group", "registers_pin",
 	                                    "wgmma_desc", "cp_async_bulk", "cp_reduce_async_bulk_add", "cp_async_bulk_store", "cp_async_bulk_commit_group",

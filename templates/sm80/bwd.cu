@@ -16,21 +16,31 @@ constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;   // of V, dO or dV
 constexpr int CHUNKS_QK = 2 * STEPS_QK;           // 16-byte chunks of a shared row, zero past the head dimension
 constexpr int CHUNKS_V = 2 * STEPS_V;
 constexpr int CHUNKS_N = TILE_N / 8; // of a row of P or dS
+constexpr int ACCUMULATORS = 192; // that a thread has registers for
 constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 
 DEVICE constexpr bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
 static_assert(is_power_of_2(TILE_M) && is_power_of_2(TILE_N) && is_power_of_2(WARPS), "warps split tiles evenly");
 static_assert(STAGES == 1 || STAGES == 2, "buffers of Q, dO and the row statistics");
 
+// How many 16-column steps a warp takes at once, of so many with `each` accumulators a thread, when it has `room` for them.
+DEVICE constexpr int steps_at_once(int steps, int each, int room)
+{
+	while (steps % 2 == 0 && steps * each > room)
+		steps /= 2;
+	return steps;
+}
+
 // How many warps share the rows of a product of `blocks` 16-row blocks and `steps` 16-column steps, the others sharing
 // its columns: the split with the least matrix work; of those one that gives a warp `wish` steps or more; of those the one
-// that reads the fewest operands from shared memory.
-DEVICE constexpr int warps_down(int blocks, int steps, int wish)
+// that reads the fewest operands from shared memory. A 16x16 product has `each` accumulators.
+DEVICE constexpr int warps_down(int blocks, int steps, int wish, int each, int room)
 {
 	int best = 0, best_cost = 0;
 	for (int down = 1; down <= WARPS; down *= 2) {
 		const int rows = blocks / down, columns = (steps * down + WARPS - 1) / WARPS;
-		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + rows + columns;
+		const int parts = columns / steps_at_once(columns, each * rows, room);
+		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + parts * rows + columns;
 		if (blocks % down == 0 && (best == 0 || cost < best_cost)) {
 			best = down;
 			best_cost = cost;
@@ -39,11 +49,14 @@ DEVICE constexpr int warps_down(int blocks, int steps, int wish)
 	return best;
 }
 
-template <int ALL_BLOCKS, int ALL_STEPS, int WISH> struct Share {
-	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, WISH);
+// EACH accumulators of a 16x16 product in a thread that has ROOM for so many at once.
+template <int ALL_BLOCKS, int ALL_STEPS, int WISH, int EACH, int ROOM> struct Share {
+	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, WISH, EACH, ROOM);
 	static constexpr int ACROSS = WARPS / DOWN;
 	static constexpr int BLOCKS = ALL_BLOCKS / DOWN;                // 16-row blocks of a warp, neighbours
 	static constexpr int STEPS = (ALL_STEPS + ACROSS - 1) / ACROSS; // 16-column steps of a warp, ACROSS apart
+	static constexpr int AT_ONCE = steps_at_once(STEPS, EACH * BLOCKS, ROOM); // of these
+	static constexpr int PARTS = STEPS / AT_ONCE;
 	static constexpr bool EVEN = ALL_STEPS % ACROSS == 0;
 	static __device__ __forceinline__ int down() { return mov_tid_x() / 32 % DOWN; }
 	static __device__ __forceinline__ int across() { return mov_tid_x() / 32 / DOWN; }
@@ -51,13 +64,17 @@ template <int ALL_BLOCKS, int ALL_STEPS, int WISH> struct Share {
 	static __device__ __forceinline__ bool has(int step) { return EVEN || across() + step * ACROSS < ALL_STEPS; }
 };
 
+using ShareDv = Share<TILE_N / 16, STEPS_V, 0, 8, ACCUMULATORS>;
+using ShareDk = Share<TILE_N / 16, STEPS_QK, 0, 8, ACCUMULATORS>;
+// Beside dK and dV, which stay, there is room for parts of S and dP, and of dQ after them, which has more addresses.
+constexpr int ROOM = ACCUMULATORS - 8 * (ShareDk::BLOCKS * ShareDk::STEPS + ShareDv::BLOCKS * ShareDv::STEPS);
 // A dropout word serves 64 keys of a thread's rows: its warp had better own them all.
-using ShareS = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 0>;
-using ShareDv = Share<TILE_N / 16, STEPS_V, 0>;
-using ShareDk = Share<TILE_N / 16, STEPS_QK, 0>;
-using ShareDq = Share<TILE_M / 16, STEPS_QK, 0>;
+using ShareS = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 0, 16, ROOM>;
+using ShareDq = Share<TILE_M / 16, STEPS_QK, 0, 8, ROOM < 64 ? ROOM : 64>;
 static_assert(ShareS::EVEN, "fewer warps or a larger tile: this one leaves warps without cells");
-constexpr int BLOCKS_S = ShareS::BLOCKS, STEPS_S = ShareS::STEPS; // here a warp's columns are neighbours
+constexpr int BLOCKS_S = ShareS::BLOCKS, STEPS_S = ShareS::AT_ONCE; // here a warp's columns are neighbours
+
+constexpr int KEPT_WORDS = (2 * ShareS::STEPS + 7) / 8; // of dropout, for all of a warp's columns
 
 // A step of the walk over query heads and their tiles; tile -1: its end.
 struct Step {
@@ -131,16 +148,17 @@ DEVICE int lane_chunk_a() { return mov_tid_x() / 16 % 2; }
 DEVICE int lane_row_b() { return mov_tid_x() % 8 + mov_tid_x() / 16 % 2 * 8; }
 DEVICE int lane_chunk_b() { return mov_tid_x() / 8 % 2; }
 
-// acc = rows of `left` times rows of `right`, TILE_M x TILE_N, over DEPTH steps of columns.
-template <int DEPTH> DEVICE void product_s(float (&acc)[BLOCKS_S][2 * STEPS_S][4], unsigned left, unsigned right)
+// acc = rows of `left` from row0 on times rows of `right` from col0 on, a warp's part of TILE_M x TILE_N, over DEPTH steps of columns.
+template <int DEPTH, int BLOCKS, int COLUMNS>
+DEVICE void product_s(float (&acc)[BLOCKS][COLUMNS][4], unsigned left, unsigned right, int row0, int col0)
 {
 	constexpr int CHUNKS = 2 * DEPTH;
-	const TileLane<CHUNKS> a(left, ShareS::down() * 16 * BLOCKS_S + lane_row_a(), lane_chunk_a());
-	const TileLane<CHUNKS> b(right, ShareS::across() * 16 * STEPS_S + lane_row_b(), lane_chunk_b());
+	const TileLane<CHUNKS> a(left, row0 + lane_row_a(), lane_chunk_a());
+	const TileLane<CHUNKS> b(right, col0 + lane_row_b(), lane_chunk_b());
 #pragma unroll
-	for (int i = 0; i < BLOCKS_S; i++)
+	for (int i = 0; i < BLOCKS; i++)
 #pragma unroll
-		for (int j = 0; j < 2 * STEPS_S; j++)
+		for (int j = 0; j < COLUMNS; j++)
 #pragma unroll
 			for (int e = 0; e < 4; e++)
 				acc[i][j][e] = 0;
@@ -160,6 +178,16 @@ DEVICE void product_keys(float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], uns
 		acc, [&](int i, int step) { return a.at(16 * step, 2 * i); },
 		[&](int step, int j) { return b.at(16 * step, 2 * Share_::ACROSS * j); },
 		[](int j) { return Share_::has(j); });
+}
+
+// May cells of a warp's rows be hidden, or have logits so large that their rounding could make P more than 1? row: the lane's first in the tile.
+template <int BLOCKS> DEVICE bool tile_careful(const Statistics &rows, int row, int tile_class)
+{
+	bool careful = tile_class != TILE_FULL;
+#pragma unroll
+	for (int i = 0; i < 2 * BLOCKS; i++)
+		careful |= fabsf(rows.lse2[row + 8 * i]) > LARGE_LOGIT; // infinite in a row without keys
+	return __any_sync(~0u, careful);
 }
 
 // A warp's part of dK or dV of an entry's keys from k0 on, times scale. head: of the entry's first key.
@@ -223,8 +251,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		}
 		return to;
 	};
-	// Issues its load, behind the tile of `last_head`.
-	const auto load = [&](int seat, const Step &to, int last_head, int last_turn) {
+	// Issue its load, behind the tile of `last_head`: Q and what travels with it, which the note is of; and dO.
+	const auto load_query = [&](int seat, const Step &to, int last_head, int last_turn) {
 		const int tile = to.tile, head = to.head, stage = STAGES == 2 ? seat : 0;
 		const int turn = head == last_head ? last_turn : last_turn ^ 1;
 		if (tile >= 0) {
@@ -232,9 +260,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			tile_load<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
 				cvta_shared(smem.query[stage]), smem.batch_query + head * p.query.stride_head,
 				p.query.stride_seq, q0, walk_sq(smem.walk, p));
-			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[stage]),
-			                                                 smem.batch_dout + head * p.dout.stride_head,
-			                                                 p.dout.stride_seq, q0, walk_sq(smem.walk, p));
 			const int chunk = mov_tid_x();
 			const auto *rows = reinterpret_cast<const char *>(
 				tile_statistics(p, smem.batch_index + head * smem.tiles + tile));
@@ -259,6 +284,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		}
 		cp_async_commit();
 	};
+	const auto load_dout = [&](int seat, int tile, int head) {
+		if (tile >= 0)
+			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[STAGES == 2 ? seat : 0]),
+			                                                 smem.batch_dout + head * p.dout.stride_head,
+			                                                 p.dout.stride_seq, tile * TILE_M, walk_sq(smem.walk, p));
+		cp_async_commit();
+	};
 
 	float dkey[ShareDk::BLOCKS][2 * ShareDk::STEPS][4] = {};
 	float dvalue[ShareDv::BLOCKS][2 * ShareDv::STEPS][4] = {};
@@ -268,122 +300,142 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	tile_load<TILE_N, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.value),
 	                                                 head_address(p.value, b, h_kv, first_k(&p, b)),
 	                                                 p.value.stride_seq, k0, sequence_k(&p, b));
-	load(0, step(h_kv * group, smem.walk.stream.next), -1, 1);
+	{
+		const Step to = step(h_kv * group, smem.walk.stream.next);
+		load_query(0, to, -1, 1);
+		load_dout(0, to.tile, to.head);
+	}
 
 	int seat = 0; // of the tile's note
 #pragma unroll 1
 	for (;;) {
-		cp_async_wait<0>();
-		__syncthreads(); // this tile of all threads before its readers; readers of the last P, dS, Q and dO before their writers
+		cp_async_wait<STAGES == 1 ? 1 : 0>();
+		__syncthreads(); // this tile, its dO later, of all threads before its readers; readers of the last P, dS, Q and dO before their writers
 		const int stage = STAGES == 2 ? seat : 0;
 		const Note &now = smem.note[seat]; // read at each use: registers are full
 		if (now.tile < 0)
 			break;
-		if constexpr (STAGES == 2)
-			load(seat ^ 1, step(now.head, now.tile - 1), now.head, now.turn);
+		if constexpr (STAGES == 2) {
+			const Step to = step(now.head, now.tile - 1);
+			load_query(seat ^ 1, to, now.head, now.turn);
+			load_dout(seat ^ 1, to.tile, to.head);
+		}
 
-		// This lane's first row and first column in the tile.
-		const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4,
-			  col_2t = ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2;
-		unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
+		unsigned kept[BLOCKS_S][KEPT_WORDS]; // block j of the warp's columns is in word j / 8, at 7 - j % 8
 		if constexpr (DROPOUT) {
+			const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4;
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
-				for (int w = 0; w < (2 * STEPS_S + 7) / 8; w++) {
-					const int k = smem.k0 + col_2t + 64 * w;
-					kept[i][w] = dropout_bits(now.dropout, now.tile * TILE_M + row_g + 16 * i, k)
-					             << (k / 8 % 8); // block j is now at 7 - j%8
+				for (int w = 0; w < KEPT_WORDS; w++) {
+					const int k = smem.k0 + ShareS::across() * 16 * ShareS::STEPS + mov_tid_x() % 4 * 2 + 64 * w;
+					kept[i][w] = dropout_bits(now.dropout, now.tile * TILE_M + row_g + 16 * i, k) << (k / 8 % 8);
 				}
 		}
+#pragma unroll 1
+		for (int part = 0; part < ShareS::PARTS; part++) {
+			// This lane's first row and first column in the tile.
+			const int row0 = ShareS::down() * 16 * BLOCKS_S, col0 = 16 * (ShareS::across() * ShareS::STEPS + part * STEPS_S);
+			const int row_g = row0 + mov_tid_x() % 32 / 4, col_2t = col0 + mov_tid_x() % 4 * 2;
+			// The word with block j of the part at its top.
+			const auto kept_from = [&](int i, int j) {
+				const int block = part * 2 * STEPS_S + j;
+				return kept[i][KEPT_WORDS == 1 ? 0 : block / 8] << (block % 8);
+			};
 
-		float s[BLOCKS_S][2 * STEPS_S][4];
-		product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key));
+			const bool careful = tile_careful<BLOCKS_S>(smem.rows[stage], row_g, now.tile_class);
 
-		const int h = now.head, tile = now.tile, k0 = smem.k0;
-		const Inputs in = {staged.head(now.turn),
-		                   staged.rows(stage),
-		                   staged.cols(now.turn),
-		                   staged.cells(stage),
-		                   tile * TILE_M,
-		                   k0,
-		                   now.bits};
+			float s[BLOCKS_S][2 * STEPS_S][4];
+			product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key), row0, col0);
 
-		// P, written for dV; s becomes the derivative P * score_grad.
-		const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob), row_g, col_2t / 8);
-		const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore), row_g, col_2t / 8);
-		const auto probabilities = [&](bool partial) {
+			const int h = now.head, tile = now.tile, k0 = smem.k0;
+			const Inputs in = {staged.head(now.turn),
+			                   staged.rows(stage),
+			                   staged.cols(now.turn),
+			                   staged.cells(stage),
+			                   tile * TILE_M,
+			                   k0,
+			                   now.bits};
+
+			// P, written for dV; s becomes the derivative P * score_grad.
+			const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob), row_g, col_2t / 8);
+			const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore), row_g, col_2t / 8);
+			const auto probabilities = [&](bool checked) {
+#pragma unroll
+				for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+					for (int r = 0; r < 2; r++) {
+						const int row_in = row_g + 16 * i + 8 * r;
+						const RowState row = row_state(&p, &in, smem.b, h, tile * TILE_M + row_in, k0 + col_2t);
+						const float lse2 = smem.rows[stage].lse2[row_in];
+#pragma unroll
+						for (int j = 0; j < 2 * STEPS_S; j++) {
+							float prob[2];
+#pragma unroll
+							for (int e = 0; e < 2; e++) {
+								const ColState col =
+									col_state(&p, &in, smem.b, h, k0 + col_2t, 8 * j + e);
+								float &x = s[i][j][2 * r + e];
+								const Scored scored = score_grad(x, row, col, &in);
+								const float log2 = scored.score * LOGIT_SCALE - lse2;
+								prob[e] = ex2(checked ? fminf(log2, 0) : log2);
+								x = prob[e] * scored.grad;
+								// A hidden cell may have any derivative, NaN too.
+								if (checked && !mask_keep(row, col, &in))
+									prob[e] = x = 0;
+							}
+							unsigned packed = cvt_rn_x2(prob[0], prob[1], Element{});
+							if constexpr (DROPOUT)
+								packed &= prmt(kept_from(i, j), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
+							st_shared_4(prob_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, packed);
+						}
+					}
+			};
+			if (careful)
+				probabilities(true);
+			else
+				probabilities(false);
+
+			if constexpr (STAGES == 1)
+				if (part == 0) {
+					cp_async_wait<0>();
+					__syncthreads(); // dO of all threads before its readers
+				}
+			float dp[BLOCKS_S][2 * STEPS_S][4];
+			product_s<STEPS_V>(dp, cvta_shared(smem.dout[stage]), cvta_shared(smem.value), row0, col0);
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					const int row_in = row_g + 16 * i + 8 * r;
-					const RowState row =
-						row_state(&p, &in, smem.b, h, tile * TILE_M + row_in, k0 + col_2t);
-					const float lse2 = smem.rows[stage].lse2[row_in];
+					const float delta = smem.rows[stage].delta[row_g + 16 * i + 8 * r];
 #pragma unroll
 					for (int j = 0; j < 2 * STEPS_S; j++) {
-						float prob[2];
+						float ds[2];
 #pragma unroll
 						for (int e = 0; e < 2; e++) {
-							const ColState col =
-								col_state(&p, &in, smem.b, h, k0 + col_2t, 8 * j + e);
-							float &x = s[i][j][2 * r + e];
-							const Scored scored = score_grad(x, row, col, &in);
-							// Rounding of huge logits stays below 1.
-							prob[e] = ex2(fminf(scored.score * LOGIT_SCALE - lse2, 0));
-							x = prob[e] * scored.grad;
-							// A hidden cell may have any derivative, NaN too.
-							if (partial && !mask_keep(row, col, &in))
-								prob[e] = x = 0;
+							float x = dp[i][j][2 * r + e];
+							if constexpr (DROPOUT) {
+								const unsigned sign = prmt(kept_from(i, j), 0, 0x8888 + 0x1111 * (2 * r + e));
+								x = __uint_as_float(__float_as_uint(x) & sign) * KEEP_SCALE;
+							}
+							ds[e] = s[i][j][2 * r + e] * (x - delta);
 						}
-						unsigned pair = cvt_rn_x2(prob[0], prob[1], Element{});
-						if constexpr (DROPOUT)
-							pair &= prmt(kept[i][j / 8] << (j % 8), 0,
-							             r == 0 ? 0x9988
-							                    : 0xBBAA); // signs of bytes 2r, 2r + 1
-						st_shared_4(prob_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4,
-						            pair);
+						st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, cvt_rn_x2(ds[0], ds[1], Element{}));
 					}
 				}
-		};
-		if (now.tile_class == TILE_FULL)
-			probabilities(false);
-		else
-			probabilities(true);
-
-		float dp[BLOCKS_S][2 * STEPS_S][4];
-		product_s<STEPS_V>(dp, cvta_shared(smem.dout[stage]), cvta_shared(smem.value));
-#pragma unroll
-		for (int i = 0; i < BLOCKS_S; i++)
-#pragma unroll
-			for (int r = 0; r < 2; r++) {
-				const float delta = smem.rows[stage].delta[row_g + 16 * i + 8 * r];
-#pragma unroll
-				for (int j = 0; j < 2 * STEPS_S; j++) {
-					float ds[2];
-#pragma unroll
-					for (int e = 0; e < 2; e++) {
-						float x = dp[i][j][2 * r + e];
-						if constexpr (DROPOUT) {
-							const unsigned sign = prmt(kept[i][j / 8] << (j % 8), 0,
-							                           0x8888 + 0x1111 * (2 * r + e));
-							x = __uint_as_float(__float_as_uint(x) & sign) * KEEP_SCALE;
-						}
-						ds[e] = s[i][j][2 * r + e] * (x - delta);
-					}
-					st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4,
-					            cvt_rn_x2(ds[0], ds[1], Element{}));
-				}
-			}
+		}
 		__syncthreads(); // writers of P and dS before their readers
 
-		product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob), cvta_shared(smem.dout[stage]));
 		product_keys<ShareDk, CHUNKS_QK>(dkey, cvta_shared(smem.dscore), cvta_shared(smem.query[stage]));
-		if constexpr (STAGES == 1) {
+		if constexpr (STAGES == 1) { // each is on its way as soon as it has a place
 			const Step to = step(now.head, now.tile - 1);
-			__syncthreads(); // readers of Q, dO and the statistics before they are overwritten
-			load(seat ^ 1, to, now.head, now.turn);
+			__syncthreads(); // readers of Q, the statistics and inputs before they are overwritten
+			load_query(seat ^ 1, to, now.head, now.turn);
+		}
+		product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob), cvta_shared(smem.dout[stage]));
+		if constexpr (STAGES == 1) {
+			__syncthreads(); // readers of dO before it is overwritten
+			load_dout(seat ^ 1, smem.note[seat ^ 1].tile, smem.note[seat ^ 1].head);
 		}
 
 		if constexpr (QUERY_APART) { // dQ is the other kernel's
@@ -391,8 +443,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			continue;
 		}
 		const int sums = smem.batch_index + now.head * smem.tiles + now.tile;
-		float dquery[ShareDq::BLOCKS][2 * ShareDq::STEPS][4] = {};
-		{
+		float *const own = tile_sums(p, sums) +
+		                   (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK +
+		                   sum_place(mov_tid_x() % 32);
+#pragma unroll 1
+		for (int part = 0; part < ShareDq::PARTS; part++) {
+			const auto has = [&](int j) { return ShareDq::has(part * ShareDq::AT_ONCE + j); };
+			const auto chunk = [&](int j) { return 2 * ShareDq::ACROSS * (part * ShareDq::AT_ONCE + j); }; // from the warp's first on
+			float dquery[ShareDq::BLOCKS][2 * ShareDq::AT_ONCE][4] = {};
 			const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore),
 			                           ShareDq::down() * 16 * ShareDq::BLOCKS + lane_row_a(),
 			                           lane_chunk_a());
@@ -400,20 +458,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			                               2 * ShareDq::across() + lane_chunk_a());
 			product<TILE_N / 16, false, true>(
 				dquery, [&](int i, int step) { return a.at(16 * i, 2 * step); },
-				[&](int step, int j) { return keys.at(16 * step, 2 * ShareDq::ACROSS * j); },
-				[](int j) { return ShareDq::has(j); });
+				[&](int step, int j) { return keys.at(16 * step, chunk(j)); }, has);
+#pragma unroll
+			for (int i = 0; i < ShareDq::BLOCKS; i++)
+#pragma unroll
+				for (int j = 0; j < 2 * ShareDq::AT_ONCE; j++)
+					if (has(j / 2))
+						red_add_4(own + (i * CHUNKS_QK + chunk(j / 2) + j % 2) * SUM_BLOCK, dquery[i][j],
+						          Width<RED_WIDTH>{});
 		}
-		float *const own = tile_sums(p, sums) +
-		                   (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK +
-		                   sum_place(mov_tid_x() % 32);
-#pragma unroll
-		for (int i = 0; i < ShareDq::BLOCKS; i++)
-#pragma unroll
-			for (int j = 0; j < 2 * ShareDq::STEPS; j++)
-				if (ShareDq::has(j / 2))
-					red_add_4(own + (i * CHUNKS_QK + j / 2 * 2 * ShareDq::ACROSS + j % 2) *
-					                          SUM_BLOCK,
-					          dquery[i][j], Width<RED_WIDTH>{});
 		seat ^= 1;
 	}
 

@@ -137,7 +137,6 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 		}
 
 		const int k0 = now.tile * TILE_N;
-		const bool partial = now.tile_class != TILE_FULL;
 		const Inputs in = {staged.head(0), staged.rows(0), staged.cols(stage), staged.cells(stage), smem.own.q0, k0,
 		                   now.bits};
 		const TileLane<CHUNKS_QK> query_lane(cvta_shared(smem.query), down() * 16 * QUERY_BLOCKS + lane_row_a(),
@@ -151,6 +150,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 			const int row_g = down() * 16 * QUERY_BLOCKS + mov_tid_x() % 32 / 4;
 			const int b = smem.own.b, h = smem.own.h, q0 = smem.own.q0;
 			const int k_lane = k0 + chunk0 + mov_tid_x() % 4 * 2;
+			const bool careful = tile_careful<QUERY_BLOCKS>(smem.rows, row_g, now.tile_class);
 
 			float s[QUERY_BLOCKS][2 * QUERY_CHUNK][4] = {};
 			const TileLane<CHUNKS_QK> key_lane(cvta_shared(smem.key[stage]), chunk0 + lane_row_b(),
@@ -161,7 +161,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 				[](int) { return true; });
 
 			// s becomes P * score_grad.
-			const auto probabilities = [&](bool tested) {
+			const auto probabilities = [&](bool checked) {
 #pragma unroll
 				for (int i = 0; i < QUERY_BLOCKS; i++)
 #pragma unroll
@@ -177,16 +177,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 									col_state(&p, &in, b, h, k_lane, 8 * j + e);
 								float &x = s[i][j][2 * r + e];
 								const Scored scored = score_grad(x, row, col, &in);
-								// Rounding of huge logits stays below 1.
-								x = ex2(fminf(scored.score * LOGIT_SCALE - lse2, 0)) *
-								    scored.grad;
+								const float log2 = scored.score * LOGIT_SCALE - lse2;
+								x = ex2(checked ? fminf(log2, 0) : log2) * scored.grad;
 								// A hidden cell may have any derivative, NaN too.
-								if (tested && !mask_keep(row, col, &in))
+								if (checked && !mask_keep(row, col, &in))
 									x = 0;
 							}
 					}
 			};
-			if (partial)
+			if (careful)
 				probabilities(true);
 			else
 				probabilities(false);
@@ -283,20 +282,20 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward_query(const
 				}
 		__syncthreads(); // readers of the parts before their writers
 	}
-	if (across() == 0) {
-		const TileLane<CHUNKS_QK> to(cvta_shared(smem.query), down() * 16 * QUERY_BLOCKS + lane / 4, 0);
+	if (across() != 0)
+		return;
+	const int q = out_q0 + down() * 16 * QUERY_BLOCKS + lane / 4, slot = slot_q(&p, out_b);
+	unsigned short *const to = head_address(p.dquery, out_b, out_h, first_q(&p, out_b)) + q * p.dquery.stride_seq;
 #pragma unroll
-		for (int i = 0; i < QUERY_BLOCKS; i++)
+	for (int i = 0; i < QUERY_BLOCKS; i++)
 #pragma unroll
-			for (int j = 0; j < 2 * STEPS_QK; j++)
-#pragma unroll
-				for (int r = 0; r < 2; r++)
-					st_shared_4(to.at(16 * i + 8 * r, j) + lane % 4 * 4,
-					            cvt_rn_x2(dquery[i][j][2 * r] * SOFTMAX_SCALE,
-					                      dquery[i][j][2 * r + 1] * SOFTMAX_SCALE, Element{}));
-	}
-	__syncthreads(); // writers of dQ before its readers
-	tile_store<TILE_M, HEAD_DIM_QK, CHUNKS_QK, THREADS>(
-		cvta_shared(smem.query), head_address(p.dquery, out_b, out_h, first_q(&p, out_b)), p.dquery.stride_seq,
-		out_q0, slot_q(&p, out_b));
+		for (int r = 0; r < 2; r++) {
+			const int apart = 16 * i + 8 * r;
+			row_store<HEAD_DIM_QK / 8>(
+				to + apart * p.dquery.stride_seq,
+				[&](int j) {
+					return cvt_rn_x2(dquery[i][j][2 * r] * SOFTMAX_SCALE, dquery[i][j][2 * r + 1] * SOFTMAX_SCALE, Element{});
+				},
+				[](int j) { return j; }, lane % 4, true, q + apart < slot);
+		}
 }

@@ -16,6 +16,10 @@ constexpr bool GRAD_SPREAD = GRAD_CELL_SPREAD || GRAD_DIAG_SPREAD; // G of a til
 constexpr int GRAD_STRIDE = TILE_N + 8;                            // floats of a row of it: free of bank conflicts
 constexpr int GRAD_SUMS = GRAD_ACCESSES > 0 ? GRAD_ACCESSES : 1;           // sums of a lane
 
+// How warps share S and dP; here neither dK nor dV waits beside them.
+using ShareG = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 0, 16, ACCUMULATORS>;
+constexpr int BLOCKS_G = ShareG::BLOCKS, STEPS_G = ShareG::STEPS;
+
 // Warps that add to tables, each to its own.
 DEVICE constexpr int grad_tables()
 {
@@ -47,8 +51,8 @@ static_assert((GRAD_ROWS_AT + 4 * TILE_M * GRAD_ROW_FLOATS + 15) / 16 * 16 == GR
 // ---- the cells of one tile ----
 
 // This lane's first row and first column in a tile.
-DEVICE int grad_row() { return ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4; }
-DEVICE int grad_col() { return ShareS::across() * 16 * STEPS_S + mov_tid_x() % 4 * 2; }
+DEVICE int grad_row() { return ShareG::down() * 16 * BLOCKS_G + mov_tid_x() % 32 / 4; }
+DEVICE int grad_col() { return ShareG::across() * 16 * STEPS_G + mov_tid_x() % 4 * 2; }
 
 struct GradTile {
 	const fagen_abi *p;
@@ -62,13 +66,13 @@ template <class Visit_> DEVICE void grad_each(const GradTile &at, Visit_ visit)
 {
 	const int row_g = grad_row(), col_2t = grad_col();
 #pragma unroll
-	for (int i = 0; i < BLOCKS_S; i++)
+	for (int i = 0; i < BLOCKS_G; i++)
 #pragma unroll
 		for (int r = 0; r < 2; r++) {
 			const int row_in = row_g + 16 * i + 8 * r;
 			const RowState row = row_state(at.p, &at.in, at.b, at.h, at.in.q0 + row_in, at.in.k0 + col_2t);
 #pragma unroll
-			for (int j = 0; j < 2 * STEPS_S; j++)
+			for (int j = 0; j < 2 * STEPS_G; j++)
 #pragma unroll
 				for (int e = 0; e < 2; e++)
 					visit(i, j, 2 * r + e, row_in, col_2t + 8 * j + e, row,
@@ -77,16 +81,16 @@ template <class Visit_> DEVICE void grad_each(const GradTile &at, Visit_ visit)
 }
 
 // From S and dP, in place: dP becomes dS by the natural logit, 0 where the cell is hidden.
-DEVICE void grad_dscores(const float (&s)[BLOCKS_S][2 * STEPS_S][4], float (&dp)[BLOCKS_S][2 * STEPS_S][4],
+DEVICE void grad_dscores(const float (&s)[BLOCKS_G][2 * STEPS_G][4], float (&dp)[BLOCKS_G][2 * STEPS_G][4],
                          const Statistics &rows, const GradTile &at)
 {
-	unsigned kept[BLOCKS_S][(2 * STEPS_S + 7) / 8];
+	unsigned kept[BLOCKS_G][(2 * STEPS_G + 7) / 8];
 	if constexpr (DROPOUT) {
 		const DropoutKey key = dropout_key(*at.p, at.b, at.h);
 #pragma unroll
-		for (int i = 0; i < BLOCKS_S; i++)
+		for (int i = 0; i < BLOCKS_G; i++)
 #pragma unroll
-			for (int w = 0; w < (2 * STEPS_S + 7) / 8; w++) {
+			for (int w = 0; w < (2 * STEPS_G + 7) / 8; w++) {
 				const int k = at.in.k0 + grad_col() + 64 * w;
 				kept[i][w] = dropout_bits(key, at.in.q0 + grad_row() + 16 * i, k) << (k / 8 % 8);
 			}
@@ -207,12 +211,12 @@ DEVICE void grad_add_cells(int access, const GradSums &sums, const GradTile &at)
 
 // What this lane sums in registers: elements of the head, and of its rows.
 struct GradLane {
-	float head[GRAD_SUMS], row[GRAD_SUMS][BLOCKS_S][2];
+	float head[GRAD_SUMS], row[GRAD_SUMS][BLOCKS_G][2];
 };
 
 // Adds G of a tile for the accesses of the set `active`. `alone`: nobody else adds to the cells.
-DEVICE void grad_add(unsigned active, bool alone, const float (&s)[BLOCKS_S][2 * STEPS_S][4],
-                     const float (&ds)[BLOCKS_S][2 * STEPS_S][4], const GradTile &at, const GradSums &sums,
+DEVICE void grad_add(unsigned active, bool alone, const float (&s)[BLOCKS_G][2 * STEPS_G][4],
+                     const float (&ds)[BLOCKS_G][2 * STEPS_G][4], const GradTile &at, const GradSums &sums,
                      GradLane &lane)
 {
 #pragma unroll
@@ -303,7 +307,7 @@ DEVICE void grad_finish(const fagen_abi &p, int head, int tile, const HeadInputs
 		for (int i = 16; i > 0; i /= 2)
 			lane.head[a] += __shfl_xor_sync(~0u, lane.head[a], i);
 #pragma unroll
-		for (int i = 0; i < BLOCKS_S; i++)
+		for (int i = 0; i < BLOCKS_G; i++)
 #pragma unroll
 			for (int r = 0; r < 2; r++) {
 				lane.row[a][i][r] += __shfl_xor_sync(~0u, lane.row[a][i][r], 1);
@@ -323,7 +327,7 @@ DEVICE void grad_finish(const fagen_abi &p, int head, int tile, const HeadInputs
 				sums.tables[grad_base(slot) + grad_index(a, &p, b, h, 0, 0)] += lane.head[a];
 			if (kind == GRAD_ROW && grad_entries(slot) == 1 && threadIdx.x % 4 == 0)
 #pragma unroll
-				for (int i = 0; i < BLOCKS_S; i++)
+				for (int i = 0; i < BLOCKS_G; i++)
 #pragma unroll
 					for (int r = 0; r < 2; r++)
 						sums.rows[TILE_M * grad_base(slot) + grad_row() + 16 * i + 8 * r] +=
@@ -421,11 +425,11 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad(const 
 				                   tile * TILE_N,
 				                   0};
 				const GradTile at = grad_tile(p, in, b, h, tile_class);
-				float s[BLOCKS_S][2 * STEPS_S][4], dp[BLOCKS_S][2 * STEPS_S][4];
+				float s[BLOCKS_G][2 * STEPS_G][4], dp[BLOCKS_G][2 * STEPS_G][4];
 				cp_async_wait<0>();
 				__syncthreads(); // the tile of all threads before its readers
-				product_s<STEPS_QK>(s, cvta_shared(smem.query), cvta_shared(smem.key));
-				product_s<STEPS_V>(dp, cvta_shared(smem.dout), cvta_shared(smem.value));
+				product_s<STEPS_QK>(s, cvta_shared(smem.query), cvta_shared(smem.key), ShareG::down() * 16 * BLOCKS_G, ShareG::across() * 16 * STEPS_G);
+				product_s<STEPS_V>(dp, cvta_shared(smem.dout), cvta_shared(smem.value), ShareG::down() * 16 * BLOCKS_G, ShareG::across() * 16 * STEPS_G);
 				__syncthreads(); // readers of K and V before their writers
 				buffer ^= 1;
 				load_next();

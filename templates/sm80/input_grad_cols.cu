@@ -48,7 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 			cols_load(staged.cols(0), &p, b, h, k0, threadIdx.x, THREADS);
 	load_next();
 
-	float col_sum[GRAD_COLS > 0 ? GRAD_COLS : 1][2 * STEPS_S][2] = {};
+	float col_sum[GRAD_COLS > 0 ? GRAD_COLS : 1][2 * STEPS_G][2] = {};
 #pragma unroll 1
 	while (tile >= 0) {
 		const Inputs in = {staged.head(0),
@@ -62,9 +62,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 		const Statistics &rows = smem.rows[buffer];
 		cp_async_wait<0>();
 		__syncthreads(); // the tile of all threads before its readers
-		float s[BLOCKS_S][2 * STEPS_S][4], dp[BLOCKS_S][2 * STEPS_S][4];
-		product_s<STEPS_QK>(s, cvta_shared(smem.query), cvta_shared(smem.key));
-		product_s<STEPS_V>(dp, cvta_shared(smem.dout), cvta_shared(smem.value));
+		float s[BLOCKS_G][2 * STEPS_G][4], dp[BLOCKS_G][2 * STEPS_G][4];
+		product_s<STEPS_QK>(s, cvta_shared(smem.query), cvta_shared(smem.key), ShareG::down() * 16 * BLOCKS_G, ShareG::across() * 16 * STEPS_G);
+		product_s<STEPS_V>(dp, cvta_shared(smem.dout), cvta_shared(smem.value), ShareG::down() * 16 * BLOCKS_G, ShareG::across() * 16 * STEPS_G);
 		__syncthreads(); // readers of Q and dO before their writers
 		buffer ^= 1;
 		load_next();
@@ -81,25 +81,25 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) fagen_input_grad_cols(c
 		}
 	}
 	cp_async_wait<0>();
-	float *const part = reinterpret_cast<float *>(smem_bytes); // [ShareS::DOWN][GRAD_COLS][TILE_N]
-	static_assert(4 * ShareS::DOWN * GRAD_COLS * TILE_N <= (int)sizeof(GradSmem), "sums of keys fit where Q was");
+	float *const part = reinterpret_cast<float *>(smem_bytes); // [ShareG::DOWN][GRAD_COLS][TILE_N]
+	static_assert(4 * ShareG::DOWN * GRAD_COLS * TILE_N <= (int)sizeof(GradSmem), "sums of keys fit where Q was");
 	__syncthreads(); // readers of the tiles before the sums overwrite them
 #pragma unroll
 	for (int c = 0; c < GRAD_COLS; c++)
 #pragma unroll
-		for (int j = 0; j < 2 * STEPS_S; j++)
+		for (int j = 0; j < 2 * STEPS_G; j++)
 #pragma unroll
 			for (int e = 0; e < 2; e++) {
 				float sum = col_sum[c][j][e];
 				for (int i = 4; i < 32; i *= 2)
 					sum += __shfl_xor_sync(~0u, sum, i);
 				if (threadIdx.x % 32 < 4)
-					part[(ShareS::down() * GRAD_COLS + c) * TILE_N + grad_col() + 8 * j + e] = sum;
+					part[(ShareG::down() * GRAD_COLS + c) * TILE_N + grad_col() + 8 * j + e] = sum;
 			}
 	__syncthreads(); // writers of the sums before their readers
 	for (int i = threadIdx.x; i < GRAD_PARTIAL_COLS; i += THREADS) {
 		float sum = 0;
-		for (int down = 0; down < ShareS::DOWN; down++)
+		for (int down = 0; down < ShareG::DOWN; down++)
 			sum += part[down * GRAD_PARTIAL_COLS + i];
 		grad_partial_cols(p, head, own_tile)[i] = sum;
 	}

@@ -535,8 +535,8 @@ DEVICE bool rows_trusted(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, c
 			for (int e = 0; e < 2; e++)
 				finite[2 * (j % 2) + e] += acc[4 * j + 2 * r + e] * 0.0f;
 		const bool nothing = !SCORE_SHORT && rows.max[r] == minus_infinity(); // seen: exact. A short score may have sunk that far
-		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= TRUSTED_LOGIT && rows.sum[r] >= sum_least(Element{}) &&
-		                  rows.sum[r] <= SUM_MOST && finite[0] + finite[1] + finite[2] + finite[3] == 0 && (!SCORE_SHORT || row_in_reach(rows, r, item, p));
+		const bool good = fabsf(rows.max[r] * LOGIT_SCALE) <= TRUSTED_LOGIT && sum_trusted(rows.sum[r], finite[0] + finite[1] + finite[2] + finite[3]) &&
+		                  (!SCORE_SHORT || row_in_reach(rows, r, item, p));
 		trusted &= nothing || good || item.q0 + lane_position() + HALF_POSITION * r >= sequence_q(&p, item.b);
 	}
 	return trusted;

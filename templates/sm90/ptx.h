@@ -59,7 +59,6 @@ DEVICE void barrier_cluster_wait() { asm volatile("barrier.cluster.wait.acquire.
 
 // ---- named barriers: 0 is __syncthreads ----
 
-DEVICE void barrier_sync(int id, int threads) { asm volatile("barrier.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 DEVICE void barrier_arrive(int id, int threads)
 {
 	asm volatile("barrier.arrive.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");

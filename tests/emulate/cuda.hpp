@@ -145,6 +145,11 @@ WRAP void st_global_16(void *dst, uint4 v, AT)
 		HERE, emulate_fail("16 bytes are stored at %p", dst);
 	memcpy(dst, &v, sizeof v);
 }
+WRAP void st_global_16_if(void *dst, uint4 v, bool here, AT)
+{
+	if (here)
+		st_global_16(dst, v, file, line);
+}
 WRAP uint4 ld_shared_16(unsigned src, AT)
 {
 	uint4 v;

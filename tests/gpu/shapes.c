@@ -203,6 +203,31 @@ static const struct {
 	{CLASS_RNG, "RNG", "{head_dim: 64, dtype: fp16, dropout: 0.996, " BOTH "}", "b2,h2,q100,k100,seed4"},
 };
 
+/* Forms that the portable kernels take for long sequences alone: two warps for the same rows, parts of S, one buffer of Q and dO. */
+static const struct {
+	const char *head_dim, *tile;
+} portable_tiles[] = {
+	{"head_dim: 64", "forward: {m: 128, n: 64, warps: 4, stages: 2}, backward: {m: 64, n: 128, warps: 4, stages: 2}"},
+	{"head_dim: 64, dtype: fp16", "forward: {m: 128, n: 32, warps: 4, stages: 3}, backward: {m: 64, n: 128, warps: 4, stages: 1}"},
+	{"head_dim: 128", "forward: {m: 128, n: 64, warps: 4, stages: 1}, backward: {m: 128, n: 128, warps: 8, stages: 1}"},
+	{"head_dim: {qk: 72, v: 136}", "forward: {m: 64, n: 64, warps: 4, stages: 2}, backward: {m: 64, n: 64, warps: 8, stages: 1}"},
+	{"head_dim: {qk: 160, v: 192}", "forward: {m: 128, n: 128, warps: 8, stages: 1}, backward: {m: 128, n: 64, warps: 8, stages: 1}"},
+	{"head_dim: 256", "forward: {m: 128, n: 96, warps: 8, stages: 1}, backward: {m: 128, n: 64, warps: 8, stages: 1}"},
+	{"head_dim: 256, dtype: fp16", "forward: {m: 64, n: 64, warps: 4, stages: 1}, backward: {m: 64, n: 64, warps: 8, stages: 1}"},
+};
+static const struct {
+	const char *keys, *parts;
+} portable_keys[] = {
+	{"", "b1,h2,q300,k900"},
+	{"", "b1,h2,q200,k700,rising"},
+	{"", "b1,h2,q130,k300,huge"},
+	{"mask: causal, sink: true, ", "b1,h2,q333,k444,bshd"},
+	{"mask: {all: [causal, document]}, score: alibi, kv_group: 2, ", "b1,h4/2,q400,k400"},
+	{"blocks: {size: 32, from: bitmap}, ", "b1,h2,q300,k400,huge"},
+	{"layout: packed, mask: {window: {left: 90, right: 20}}, ", "b4,h2,lq130-0-7-300,lk90-9-0-300"},
+	{"score: {softcap: {cap: 8}}, ", "b1,h2,q300,k500,odd"},
+};
+
 void suite_fields(struct suite *s)
 {
 	for (size_t i = 0; i < sizeof field_cases / sizeof *field_cases; i++)
@@ -241,6 +266,12 @@ void suite_fields(struct suite *s)
 		         i % 2 ? "true" : "false", backward[i / 2][0], backward[i / 2][1]);
 		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
 	}
+	for (size_t i = 0; i < sizeof portable_tiles / sizeof *portable_tiles; i++)
+		for (size_t k = 0; k < sizeof portable_keys / sizeof *portable_keys; k++) {
+			snprintf(spec, sizeof spec, "{%s, %stile: {%s}, " BOTH "}", portable_tiles[i].head_dim, portable_keys[k].keys,
+			         portable_tiles[i].tile);
+			suite_case(s, CLASS_TILES, spec, "%s,seed%d", portable_keys[k].parts, (int)(i + k) + 1);
+		}
 }
 
 /* A few cases that touch every path of the kernels: for compute-sanitizer, and for `make mutate`, where each broken
