@@ -351,7 +351,7 @@ START_TEST(no_fault_loses_what_was_measured)
 	fake.state->device[0] = (struct fake_device){"NVIDIA GeForce RTX 3090", 8, 6, 82, 101376};
 	fake.state->memory_free = 800000;
 	fake.state->us_of_thread = 10;
-	spec_write("head_dim: 256\nassume: {batch: 1, heads: 1}\n");
+	spec_write("head_dim: 224\nassume: {batch: 1, heads: 1}\n");
 	ck_assert_int_eq(TUNE(spec_path, "-o", file, "--shapes", "q64,k128", "--rounds", "2"), 0);
 	read_back(had, sizeof had, file);
 	int calls = 1;
