@@ -1,4 +1,6 @@
 """The C interface for the benchmarks: python/fagen/abi.py, and the plans that the command tells."""
+import ctypes
+import functools
 import json
 import pathlib
 import subprocess
@@ -7,6 +9,18 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 
 from fagen.abi import *
+
+
+@functools.cache
+def driver():
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def driver_call(name, *args):
+    """A function of the driver API, whose error becomes a FagenError."""
+    code = getattr(driver(), name)(*args)
+    if code:
+        raise FagenError(f"{name} failed with code {code}")
 
 
 def explained(spec_path, command=None, **flags):

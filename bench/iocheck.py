@@ -136,62 +136,56 @@ done:
 class Device:
     """The driver API, as far as it is needed here."""
     def __init__(self):
-        self.cu = c.CDLL("libcuda.so.1")
-        self.call("cuInit", 0)
+        fagen.driver_call("cuInit", 0)
         device, context, module = c.c_int(), c.c_void_p(), c.c_void_p()
-        self.call("cuDeviceGet", c.byref(device), 0)
-        self.call("cuDevicePrimaryCtxRetain", c.byref(context), device)
-        self.call("cuCtxSetCurrent", context)
+        fagen.driver_call("cuDeviceGet", c.byref(device), 0)
+        fagen.driver_call("cuDevicePrimaryCtxRetain", c.byref(context), device)
+        fagen.driver_call("cuCtxSetCurrent", context)
         name = c.create_string_buffer(128)
-        self.call("cuDeviceGetName", name, 128, device)
+        fagen.driver_call("cuDeviceGetName", name, 128, device)
         self.name = name.value.decode()
         version, l2 = c.c_int(), c.c_int()
-        self.call("cuDriverGetVersion", c.byref(version))
-        self.call("cuDeviceGetAttribute", c.byref(l2), 38, device)
+        fagen.driver_call("cuDriverGetVersion", c.byref(version))
+        fagen.driver_call("cuDeviceGetAttribute", c.byref(l2), 38, device)
         self.driver, self.l2 = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}", l2.value
-        self.call("cuModuleLoadData", c.byref(module), PTX.encode())
+        fagen.driver_call("cuModuleLoadData", c.byref(module), PTX.encode())
         self.read = c.c_void_p()
-        self.call("cuModuleGetFunction", c.byref(self.read), module, DELIMITER.encode())
+        fagen.driver_call("cuModuleGetFunction", c.byref(self.read), module, DELIMITER.encode())
         self.scratch_bytes = 4 * self.l2
         self.scratch = self.alloc(self.scratch_bytes, 0)
-
-    def call(self, name, *args):
-        code = getattr(self.cu, name)(*args)
-        if code:
-            raise fagen.FagenError(f"{name} failed with code {code}")
 
     def alloc(self, size, value):
         """Device memory filled with a 16-bit value."""
         at = c.c_uint64()
-        self.call("cuMemAlloc_v2", c.byref(at), c.c_size_t(max(size, 256)))
-        self.call("cuMemsetD16_v2", at, c.c_ushort(value), c.c_size_t(max(size, 256) // 2))
+        fagen.driver_call("cuMemAlloc_v2", c.byref(at), c.c_size_t(max(size, 256)))
+        fagen.driver_call("cuMemsetD16_v2", at, c.c_ushort(value), c.c_size_t(max(size, 256) // 2))
         return at.value
 
     def free(self, at):
-        self.call("cuMemFree_v2", c.c_uint64(at))
+        fagen.driver_call("cuMemFree_v2", c.c_uint64(at))
 
     def flush(self):
         at, size = c.c_uint64(self.scratch), c.c_uint64(self.scratch_bytes)
         params = (c.c_void_p * 2)(c.addressof(at), c.addressof(size))
-        self.call("cuLaunchKernel", self.read, 1024, 1, 1, 256, 1, 1, 0, None, params, None)
+        fagen.driver_call("cuLaunchKernel", self.read, 1024, 1, 1, 256, 1, 1, 0, None, params, None)
         self.sync()
 
     def sync(self):
-        self.call("cuCtxSynchronize")
+        fagen.driver_call("cuCtxSynchronize")
 
     def time(self, run):
         """Milliseconds of one run."""
         events = [c.c_void_p(), c.c_void_p()]
         for e in events:
-            self.call("cuEventCreate", c.byref(e), 0)
-        self.call("cuEventRecord", events[0], None)
+            fagen.driver_call("cuEventCreate", c.byref(e), 0)
+        fagen.driver_call("cuEventRecord", events[0], None)
         run()
-        self.call("cuEventRecord", events[1], None)
+        fagen.driver_call("cuEventRecord", events[1], None)
         self.sync()
         ms = c.c_float()
-        self.call("cuEventElapsedTime", c.byref(ms), *events)
+        fagen.driver_call("cuEventElapsedTime", c.byref(ms), *events)
         for e in events:
-            self.call("cuEventDestroy_v2", e)
+            fagen.driver_call("cuEventDestroy_v2", e)
         return ms.value
 
 

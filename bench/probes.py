@@ -12,6 +12,8 @@ import tempfile
 
 import torch
 
+from fagen_ctypes import driver_call
+
 BFLOAT16, SWIZZLE, PROMOTE_256 = 9, {64: 3, 32: 2, 16: 1}, 3  # of CUtensorMap
 SHARED_BYTES = 8  # the function attribute
 
@@ -27,17 +29,6 @@ def found(d, causal):
 
 
 @functools.cache
-def driver():
-    return ctypes.CDLL("libcuda.so.1")
-
-
-def call(name, *args):
-    status = getattr(driver(), name)(*args)
-    if status:
-        raise RuntimeError(f"{name}: CUDA error {status}")
-
-
-@functools.cache
 def function(source):
     cubin = source.with_suffix(".cubin")
     if cubin.exists():
@@ -48,8 +39,8 @@ def function(source):
             subprocess.run(["nvcc", "-cubin", "-gencode", "arch=compute_90a,code=sm_90a", "-o", out, source], check=True, capture_output=True)
             image = out.read_bytes()
     module, entry = ctypes.c_void_p(), ctypes.c_void_p()
-    call("cuModuleLoadData", ctypes.byref(module), image)
-    call("cuModuleGetFunction", ctypes.byref(entry), module, b"fa_fwd")
+    driver_call("cuModuleLoadData", ctypes.byref(module), image)
+    driver_call("cuModuleGetFunction", ctypes.byref(entry), module, b"fa_fwd")
     return entry
 
 
@@ -59,8 +50,8 @@ def tensor_map(tensor, rows, columns):
     room = (ctypes.c_uint8 * 192)()
     at = (ctypes.addressof(room) + 63) // 64 * 64
     u32, u64 = ctypes.c_uint32 * 4, ctypes.c_uint64 * 4
-    call("cuTensorMapEncodeTiled", ctypes.c_void_p(at), BFLOAT16, 4, ctypes.c_void_p(tensor.data_ptr()), u64(d, s, h, b),
-         (ctypes.c_uint64 * 3)(2 * h * d, 2 * d, 2 * s * h * d), u32(columns, rows, 1, 1), u32(1, 1, 1, 1), 0, SWIZZLE[columns], PROMOTE_256, 0)
+    driver_call("cuTensorMapEncodeTiled", ctypes.c_void_p(at), BFLOAT16, 4, ctypes.c_void_p(tensor.data_ptr()), u64(d, s, h, b),
+                (ctypes.c_uint64 * 3)(2 * h * d, 2 * d, 2 * s * h * d), u32(columns, rows, 1, 1), u32(1, 1, 1, 1), 0, SWIZZLE[columns], PROMOTE_256, 0)
     return room, ctypes.c_void_p(at)
 
 
@@ -81,12 +72,12 @@ class Probe:
         args = (ctypes.c_void_p * 5)(*(at for _, at in maps), ctypes.cast(ctypes.pointer(params), ctypes.c_void_p))
         self.kept = q, k, v, lse, maps, params, args
         entry, shared = function(source), told["smem"] + 512
-        call("cuFuncSetAttribute", entry, SHARED_BYTES, shared)
+        driver_call("cuFuncSetAttribute", entry, SHARED_BYTES, shared)
         sms = torch.cuda.get_device_properties(0).multi_processor_count
         grid = min(sms, items) if not case.causal or case.seq <= 2048 else items  # the causal ones are the faster so
         threads = (told["BM"] // 64 + 1) * 128
-        self.run = {"forward": lambda: call("cuLaunchKernel", entry, grid, 1, 1, threads, 1, 1, shared,
-                                            ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), args, None)}
+        self.run = {"forward": lambda: driver_call("cuLaunchKernel", entry, grid, 1, 1, threads, 1, 1, shared,
+                                                   ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), args, None)}
         self.bytes = {"forward": sum(t.numel() * t.element_size() for t in (self.out, lse))}
 
     def results(self):

@@ -51,10 +51,9 @@ static const double tile_warp_clocks = 40;
 static double tile_clocks(const struct candidate *c, const double clocks[COST_COUNT], double together, enum pass pass)
 {
 	static const struct {
-		double share, ctas, warps;
-	} hidden[PASS_COUNT] = {[PASS_FORWARD] = {0.6, 1.1, 0.4}, [PASS_BACKWARD] = {1.2, 1, 0.2}};
-	const double most = pass == PASS_FORWARD ? 3 : 2;
-	const double ctas = pow(together < most ? together : most, hidden[pass].ctas), warps = pow(c->warps / 4.0, hidden[pass].warps);
+		double share, ctas, ctas_most, warps;
+	} hidden[PASS_COUNT] = {[PASS_FORWARD] = {0.6, 1.1, 3, 0.4}, [PASS_BACKWARD] = {1.2, 1, 2, 0.2}};
+	const double ctas = pow(fmin(together, hidden[pass].ctas_most), hidden[pass].ctas), warps = pow(c->warps / 4.0, hidden[pass].warps);
 	const double portable = 1 + hidden[pass].share * ctas * warps;
 	const double power = c->overlap > 0 ? c->overlap : portable;
 	double sum = 0;
