@@ -158,7 +158,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 {
 	char skeleton[RECIPE_NAME_MAX + 4];
 	snprintf(skeleton, sizeof skeleton, "%s.cu", plan->templ);
-	const bool hopper = strncmp(plan->templ, "sm90/", 5) == 0, native_forward = hopper && plan->pass == PASS_FORWARD;
+	const bool naive = strncmp(plan->templ, "naive/", 6) == 0, hopper = strncmp(plan->templ, "sm90/", 5) == 0, native_forward = hopper && plan->pass == PASS_FORWARD;
 	const struct {
 		const char *name;
 		bool wanted;
@@ -173,6 +173,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"walk.h", true},
 	             {"section.h", true},
 	             {"items.h", true},
+	             {"lift.h", plan->pass == PASS_FORWARD && !naive},
 	             {"sm90/ptx.h", hopper},
 	             {"sm90/tile.h", hopper},
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},

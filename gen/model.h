@@ -72,9 +72,9 @@ bool forward_keys_fit(char reason[REASON_MAX], const struct tile_request *, cons
 void recipe_blocks_add(struct recipe *, const struct program *);
 void recipe_bounds_add(struct recipe *, const struct program *, const struct candidate *);
 /* May one reference do for the logits of a row? Not where the spec wants maxima, nor where a score may grow along it without end: by positions, unless it is known
- * how much they lift it and that no hidden key's lift is counted, and the skeleton has lifted references. fp16 has too few exponents for
- * references that are not maxima. */
-bool one_reference_does(const struct spec *, const struct program *, bool lifted);
+ * how much they lift it and that no hidden key's lift is counted (templates/lift.h). fp16 has too few exponents for references that are not
+ * maxima. */
+bool one_reference_does(const struct spec *, const struct program *);
 /* Do all query rows see the same keys by the runs of the mask (forward), all keys the same rows (backward)? */
 bool runs_alike(const struct program *, enum pass);
 /* Do all items of a pass visit as many tiles? */

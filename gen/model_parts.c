@@ -125,7 +125,7 @@ void recipe_bounds_add(struct recipe *r, const struct program *p, const struct c
 	}
 }
 
-bool one_reference_does(const struct spec *spec, const struct program *program, bool lifted)
+bool one_reference_does(const struct spec *spec, const struct program *program)
 {
 	bool used[NAME_COUNT];
 	if (spec->running_maximum)
@@ -134,7 +134,7 @@ bool one_reference_does(const struct spec *spec, const struct program *program, 
 	if (!used[NAME_Q] && !used[NAME_K])
 		return true;
 	const enum lift lift = program_lift(spec, program);
-	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lifted && lift == LIFT_KNOWN && !program->scan));
+	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lift == LIFT_KNOWN && !program->scan));
 }
 
 bool runs_alike(const struct program *p, enum pass pass)

@@ -63,7 +63,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->order = order_wanted(c, spec, program);
 	c->ctas_wanted = target->cc < 120 ? 0 : 1; /* what ptxas 13.0 saves for sm_120 it spills */
 	/* For sm_100 and later ptxas 13.0 spills some shapes, and nobody has timed it. */
-	c->speculate = target->cc < 100 && one_reference_does(spec, program, false);
+	c->speculate = target->cc < 100 && one_reference_does(spec, program);
 	c->smem_term_count = c->smem_bytes = 0;
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);

@@ -156,7 +156,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->ctas_wanted = sm_shared(c, spec, program) ? 2 : 1;
 	const int kind = c->ctas_wanted == 2 ? SHARED : warpgroups;
 	c->overlap = overlap[kind];
-	c->speculate = one_reference_does(spec, program, true);
+	c->speculate = one_reference_does(spec, program);
 	c->queue = !c->alike;
 	c->order = native_order_wanted(c, spec, program);
 	c->smem_term_count = c->smem_bytes = 0;

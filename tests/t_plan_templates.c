@@ -549,17 +549,17 @@ START_TEST(speculation)
 	            {"none\nmask: document", true, true},
 	            {"{softcap: {cap: 30}}", true, true},
 	            {"\"2 * s + h\"", true, true},
-	            {"alibi", true, false}, /* the portable ones do not lift references */
+	            {"alibi", true, true},
 	            {"alibi\ndtype: fp16", false, false},
-	            {"alibi\nmask: causal\nlayout: packed", true, false},
-	            {"alibi\nmask: {window: {left: 1000, right: 1000}}", true, false},
+	            {"alibi\nmask: causal\nlayout: packed", true, true},
+	            {"alibi\nmask: {window: {left: 1000, right: 1000}}", true, true},
 	            {"alibi\nmask: document", false, false},
 	            {"alibi\nblocks: {size: 64, keep: \"q >= k\"}", false, false},
 	            {"t5", true, true},
 	            {"t5\nmask: document", true, true},
 	            {"t5\ndtype: fp16", false, false},
 	            {"bias", false, false},
-	            {"\"s + (q - k)\"", true, false},
+	            {"\"s + (q - k)\"", true, true},
 	            {"\"k < 4 ? s : 0.5 * s\"", false, false}};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		struct text yaml = {0};

@@ -156,7 +156,7 @@ DEVICE bool rows_trusted(const Smem &smem, const float (&acc)[BLOCKS_M][2 * STEP
 			for (int j = 0; j < 2 * STEPS_O; j++)
 				finite[0] = fmaf(acc[i][j][2 * r], 0, finite[0]), finite[1] = fmaf(acc[i][j][2 * r + 1], 0, finite[1]);
 			const float max = smem.row_max[2 * i + r][mov_tid_x()], sum = row_total(smem, 2 * i + r);
-			const bool good = fabsf(max * LOGIT_SCALE) <= LARGE_LOGIT && sum_trusted(sum, finite[0] + finite[1]);
+			const bool good = fabsf(max * LOGIT_SCALE) <= TRUSTED_LOGIT && sum_trusted(sum, finite[0] + finite[1]);
 			trusted &= good || max == minus_infinity();
 		}
 	return trusted;
@@ -365,6 +365,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM) fagen_forward(con
 #pragma unroll
 					for (int r = 0; r < 2; r++) {
 						const float before = smem.row_max[2 * i + r][mov_tid_x()];
+						if constexpr (SPECULATE && SCORE_LIFT)
+							if (smem.running == 0 && before == minus_infinity() && m[i][r] != minus_infinity())
+								m[i][r] += row_lift(p, cells.in, smem.b, smem.h, lane_row_g() + 16 * i + 8 * r, 0, 0x7fffffff);
 						const bool up = (m[i][r] - before) * LOGIT_SCALE > LAZY_LOG2; // false when both are -inf
 						row_max[i][r] = up ? m[i][r] : before;
 						rise |= up;

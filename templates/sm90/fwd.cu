@@ -2,12 +2,6 @@
 
 enum { BARRIER_TURN = 1, BARRIER_GROUP = BARRIER_TURN + 3 }; // ids of named barriers; one of each kind for each warpgroup
 
-// Where positions have lifted scores so far, these are as coarse themselves. A reference that does not rise is rounded for its row once,
-// which divides out of O.
-constexpr float TRUSTED_LOGIT = SCORE_LIFT ? 0x1p17f : LARGE_LOGIT;
-// A lifted reference is this much lower: of the few keys that positions leave to a row, none need be as near as the best of a tile.
-constexpr float LIFT_SLACK = 32;
-
 // Of a thread: the accumulators of S hold rows g, g + 8 of its warp's 16 and columns 2t, 2t + 1 of every 8-key block, as
 // s[4 * block + 2 * (row half) + column]; those of O likewise. What is derived from the thread index is computed anew where it is used,
 // and the item is read from shared memory: registers are full.
@@ -114,40 +108,10 @@ DEVICE void rows_maximum(float (&most)[2], const float (&s)[TILE_N / 2])
 		most[r] = quad_max(fmaxf(fmaxf(part[r][0], part[r][1]), fmaxf(part[r][2], part[r][3])));
 }
 
-// The most that positions add to the score of row q among keys [begin, end).
-DEVICE float lift_most(const fagen_abi &p, const Inputs &in, const Item &item, int q, int begin, int end)
-{
-	if (begin >= end)
-		return minus_infinity();
-	const int turn = score_turn(q, sequence_q(&p, item.b), sequence_k(&p, item.b));
-	const int key[3] = {begin, end - 1, int_max(begin, int_min(turn, end - 1))};
-	float most = minus_infinity();
-#pragma unroll
-	for (int i = 0; i < 3; i++)
-		most = fmaxf(most, score(0, row_state(&p, &in, item.b, item.h, q, key[i]), col_state(&p, &in, item.b, item.h, key[i], 0), &in));
-	return most;
-}
-
 // Those of the keys [begin, end) that the item's part has.
 template <class Item> DEVICE void part_keys(int &begin, int &end, const Item &item)
 {
 	begin = int_max(begin, item.first * TILE_N), end = int_min(end, (item.last + 1) * TILE_N);
-}
-
-// By how much positions lift the best of the keys that row half r sees above the best of those that it sees in the visit at hand.
-DEVICE float row_lift(const fagen_abi &p, const Inputs &in, const Item &item, int r)
-{
-	const int sq = sequence_q(&p, item.b), sk = sequence_k(&p, item.b), q = int_min(item.q0 + lane_position() + HALF_POSITION * r, sq - 1);
-	float all = minus_infinity(), here = minus_infinity();
-#pragma unroll
-	for (int run = 0; run < RUNS; run++) {
-		Range keys = key_range(run, q, q + 1, sq, sk);
-		if constexpr (SPLITS > 1)
-			part_keys(keys.begin, keys.end, item);
-		all = fmaxf(all, lift_most(p, in, item, q, keys.begin, keys.end));
-		here = fmaxf(here, lift_most(p, in, item, q, int_max(keys.begin, in.k0), int_min(keys.end, in.k0 + TILE_N)));
-	}
-	return all - here;
 }
 
 // References of rows that have none yet and see something in the visit at hand, for a softmax that is not running: its maximum, and by
@@ -161,8 +125,10 @@ DEVICE void references_lift(const float (&s)[TILE_N / 2], Rows &rows, const fage
 		for (int r = 0; r < 2; r++) {
 			const float m = most[r];
 			if (rows.max[r] == minus_infinity() && m != minus_infinity()) {
-				const float lift = row_lift(p, in, item, r);
-				rows.max[r] = m + (lift > 0 ? lift - LIFT_SLACK / LOGIT_SCALE : 0);
+				int begin = 0, end = 0x7fffffff;
+				if constexpr (SPLITS > 1)
+					part_keys(begin, end, item);
+				rows.max[r] = m + row_lift(p, in, item.b, item.h, item.q0 + lane_position() + HALF_POSITION * r, begin, end);
 			}
 		}
 	}
