@@ -61,8 +61,8 @@ static bool bwd_legal(char reason[REASON_MAX], const struct tile_request *t, con
 		         (t->m / 16) * (t->n / 16), t->warps);
 		return false;
 	}
-	if (t->stages < 1 || t->stages > 2) {
-		snprintf(reason, REASON_MAX, "%d stages; want 1 or 2", t->stages);
+	if (t->stages < 1 || t->stages > 3) {
+		snprintf(reason, REASON_MAX, "%d stages; want 1 to 3", t->stages);
 		return false;
 	}
 	return blocks_fit(reason, t, program);
@@ -80,7 +80,7 @@ static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 	int count = 0;
 	(void)target;
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-		for (int stages = 2; stages >= 1; stages--) {
+		for (int stages = 3; stages >= 1; stages--) {
 			const struct tile_request t = {
 				.m = shapes[i].m, .n = shapes[i].n, .warps = shapes[i].warps, .stages = stages};
 			char reason[REASON_MAX];
@@ -122,18 +122,20 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "V", n * row_v);
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
-	smem_term_add(c, "P", 2 * m * n);
-	smem_term_add(c, "dS", 2 * m * n);
-	smem_term_add(c, "LSE and delta", c->stages * m * 8);
+	const bool beside = c->stages == 3; /* products of a tile beside scores of the next */
+	const int cells_buffers = beside ? 2 : 1, notes_buffers = beside ? 3 : 2, rows_buffers = c->stages == 1 ? 1 : 2;
+	smem_term_add(c, "P", cells_buffers * 2 * m * n);
+	smem_term_add(c, "dS", cells_buffers * 2 * m * n);
+	smem_term_add(c, "LSE and delta", rows_buffers * m * 8);
 	/* Of two tiles the visit, the head's key and two indices; two addresses, five indices, the walk. */
-	const int notes = visit_bytes(program, c, 2) + 2 * (head_key_bytes(spec) + 8) + 2 * 8 + 5 * 4;
+	const int notes = visit_bytes(program, c, notes_buffers) + notes_buffers * (head_key_bytes(spec) + 8) + 2 * 8 + 5 * 4;
 	smem_term_add(c, "walk", (notes + walk_bytes(spec, program, warps) + 15) / 16 * 16);
-	smem_inputs_add(c, program, spec, 2, c->stages, 2, c->stages);
+	smem_inputs_add(c, program, spec, 2, rows_buffers, 2, rows_buffers);
 
 	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes
 	 * with up to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more
 	 * addresses, and so do few warps, each of which walks more of a tile: there 192 spill too. */
-	const bool wide = c->stages == 2 && steps_qk + steps_v > (warps < 8 ? 15 : 24);
+	const bool wide = c->stages >= 2 && steps_qk + steps_v > (warps < 8 ? 15 : 24);
 	/* Without dQ between them ptxas overlaps iterations, and with dropout or wide rows then spills at 192 too. */
 	const bool overlapped = c->sums == DQUERY_APART && (dropout || steps_qk + steps_v > 24);
 	const bool words = dropout && target->cc < 90 && accumulators(s) >= 64; /* of dropout, beside so many cells: likewise */
@@ -158,6 +160,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const double one_buffer_clocks = 800; /* two barriers more, and loads that are waited for */
 	if (c->stages == 1)
 		c->visit_clocks += one_buffer_clocks;
+	else if (beside) /* what is beside the cells hides, and some of them: 1.02 to 1.03 of two stages at d 96 and 128 */
+		c->visit_clocks = 0;
 	score_cost_add(c, program, device, PASS_BACKWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, warps);
 	if (program->grads)

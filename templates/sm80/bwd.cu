@@ -5,6 +5,10 @@
 // P and dS pass through shared memory, because each product shares its work among the warps in its own way. dQ is summed
 // over the key tiles in float32 global memory, in the order of the accumulators; only this file knows that order.
 //
+// With one or two stages all warps make P and dS of a tile and then the products that follow from them, with a barrier between. With three (BESIDE) there is
+// one barrier a tile: between two of them half of the warps make P and dS of one tile and then the products of the tile before, the others the
+// products first, so that a scheduler has lane operations of one warp beside products of another.
+//
 // Inputs of query rows and of cells travel with Q and dO. Those of the head and of the keys are loaded when the query head
 // changes; they have two buffers, which take turns.
 //
@@ -21,7 +25,19 @@ constexpr float KEEP_SCALE = 256.0f / KEEP_256;
 
 DEVICE constexpr bool is_power_of_2(int x) { return x > 0 && (x & (x - 1)) == 0; }
 static_assert(is_power_of_2(TILE_M) && is_power_of_2(TILE_N) && is_power_of_2(WARPS), "warps split tiles evenly");
-static_assert(STAGES == 1 || STAGES == 2, "buffers of Q, dO and the row statistics");
+static_assert(STAGES >= 1 && STAGES <= 3, "buffers of Q and dO");
+
+// Visit n takes seat n % SEATS: which buffers are its own.
+constexpr bool BESIDE = STAGES == 3;
+constexpr int SEATS = BESIDE ? 6 : 2;
+constexpr int NOTES = BESIDE ? 3 : 2;
+constexpr int CELLS = BESIDE ? 2 : 1;       // buffers of P and dS
+constexpr int ROWS = STAGES == 1 ? 1 : 2;   // of the statistics and of inputs
+DEVICE unsigned stage_of(unsigned seat) { return BESIDE ? seat % 3 : STAGES == 2 ? seat : 0; }
+DEVICE unsigned note_of(unsigned seat) { return BESIDE ? seat % 3 : seat; }
+DEVICE unsigned cells_of(unsigned seat) { return BESIDE ? seat % 2 : 0; }
+DEVICE unsigned rows_of(unsigned seat) { return BESIDE ? seat % 2 : STAGES == 2 ? seat : 0; }
+DEVICE unsigned seat_after(unsigned seat) { return BESIDE ? (seat + 1) % SEATS : seat ^ 1; }
 
 // How many 16-column steps a warp takes at once, of so many with `each` accumulators a thread, when it has `room` for them.
 DEVICE constexpr int steps_at_once(int steps, int each, int room)
@@ -90,17 +106,17 @@ struct alignas(16) Smem {
 	unsigned short value[TILE_N * CHUNKS_V * 8];          // [TILE_N][CHUNKS_V]
 	unsigned short query[STAGES][TILE_M * CHUNKS_QK * 8]; // [TILE_M][CHUNKS_QK]
 	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];   // [TILE_M][CHUNKS_V]
-	unsigned short prob[TILE_M * TILE_N];                 // [TILE_M][CHUNKS_N]
-	unsigned short dscore[TILE_M * TILE_N];               // [TILE_M][CHUNKS_N]
-	Statistics rows[STAGES];
+	unsigned short prob[CELLS][TILE_M * TILE_N];          // [TILE_M][CHUNKS_N]
+	unsigned short dscore[CELLS][TILE_M * TILE_N];        // [TILE_M][CHUNKS_N]
+	Statistics rows[ROWS];
 	// Of the CTA; here and not in registers, which are full:
 	const unsigned short *batch_query, *batch_dout;
-	Note note[2];           // of this tile and the next, in turns; written when their loads are issued
+	Note note[NOTES];       // written when the loads of their tiles are issued
 	int b, head_end, k0;    // head_end: behind the query heads of its group
 	int batch_index, tiles; // tile_index of the batch entry's first tile; query tiles of a head
 	WalkShared walk;        // over the query tiles
 };
-using Buffers = Staged<2, STAGES, 2, STAGES>;
+using Buffers = Staged<2, ROWS, 2, ROWS>;
 static_assert(sizeof(Smem) + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm80_bwd.c disagree");
 
 // The sums of dQ lie in 16x8 blocks in the order [16-row block][8-column block], and inside a block as the lanes hold them:
@@ -251,9 +267,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		}
 		return to;
 	};
-	// Issue its load, behind the tile of `last_head`: Q and what travels with it, which the note is of; and dO.
-	const auto load_query = [&](int seat, const Step &to, int last_head, int last_turn) {
-		const int tile = to.tile, head = to.head, stage = STAGES == 2 ? seat : 0;
+	// Issue its load, behind the tile of `last_head` in seat `last`: Q and what travels with it, which the note is of; and dO.
+	const auto load_query = [&](unsigned seat, const Step &to, unsigned last, int last_head, int last_turn) {
+		const int tile = to.tile, head = to.head, stage = stage_of(seat), buffer = rows_of(seat);
 		const int turn = head == last_head ? last_turn : last_turn ^ 1;
 		if (tile >= 0) {
 			const int q0 = tile * TILE_M;
@@ -264,11 +280,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			const auto *rows = reinterpret_cast<const char *>(
 				tile_statistics(p, smem.batch_index + head * smem.tiles + tile));
 			if (chunk < (int)sizeof(Statistics) / 16)
-				cp_async_16_zfill(cvta_shared(&smem.rows[stage]) + 16 * chunk, rows + 16 * chunk, true);
+				cp_async_16_zfill(cvta_shared(&smem.rows[buffer]) + 16 * chunk, rows + 16 * chunk, true);
 			if constexpr (ROW_INPUTS)
-				rows_load(staged.rows(stage), &p, smem.b, head, q0, mov_tid_x(), THREADS);
+				rows_load(staged.rows(buffer), &p, smem.b, head, q0, mov_tid_x(), THREADS);
 			if constexpr (CELL_INPUTS)
-				cells_load(staged.cells(stage), &p, smem.b, head, q0, smem.k0, mov_tid_x(), THREADS);
+				cells_load(staged.cells(buffer), &p, smem.b, head, q0, smem.k0, mov_tid_x(), THREADS);
 			if (head != last_head) {
 				if constexpr (HEAD_INPUTS)
 					head_load(staged.head(turn), &p, smem.b, head, mov_tid_x(), THREADS);
@@ -276,17 +292,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					cols_load(staged.cols(turn), &p, smem.b, head, smem.k0, mov_tid_x(), THREADS);
 			}
 		}
-		visit_note<false>(smem.note[seat], p, smem.b, head, smem.k0, tile, to.tile_class);
+		visit_note<false>(smem.note[note_of(seat)], p, smem.b, head, smem.k0, tile, to.tile_class);
 		if (mov_tid_x() == 0) {
-			Note &note = smem.note[seat];
+			Note &note = smem.note[note_of(seat)];
 			note.head = head, note.turn = turn;
-			note.dropout_follow(smem.note[seat ^ 1], head == last_head, p, smem.b, head);
+			note.dropout_follow(smem.note[note_of(last)], head == last_head, p, smem.b, head);
 		}
 		cp_async_commit();
 	};
-	const auto load_dout = [&](int seat, int tile, int head) {
+	const auto load_dout = [&](unsigned seat, int tile, int head) {
 		if (tile >= 0)
-			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[STAGES == 2 ? seat : 0]),
+			tile_load<TILE_M, HEAD_DIM_V, CHUNKS_V, THREADS>(cvta_shared(smem.dout[stage_of(seat)]),
 			                                                 smem.batch_dout + head * p.dout.stride_head,
 			                                                 p.dout.stride_seq, tile * TILE_M, walk_sq(smem.walk, p));
 		cp_async_commit();
@@ -302,25 +318,21 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	                                                 p.value.stride_seq, k0, sequence_k(&p, b));
 	{
 		const Step to = step(h_kv * group, smem.walk.stream.next);
-		load_query(0, to, -1, 1);
+		load_query(0, to, 1, -1, 1);
 		load_dout(0, to.tile, to.head);
 	}
 
-	int seat = 0; // of the tile's note
-#pragma unroll 1
-	for (;;) {
-		cp_async_wait<STAGES == 1 ? 1 : 0>();
-		__syncthreads(); // this tile, its dO later, of all threads before its readers; readers of the last P, dS, Q and dO before their writers
-		const int stage = STAGES == 2 ? seat : 0;
-		const Note &now = smem.note[seat]; // read at each use: registers are full
-		if (now.tile < 0)
-			break;
-		if constexpr (STAGES == 2) {
-			const Step to = step(now.head, now.tile - 1);
-			load_query(seat ^ 1, to, now.head, now.turn);
-			load_dout(seat ^ 1, to.tile, to.head);
-		}
+	const auto load_next = [&](unsigned seat) { // what comes behind the tile of a seat
+		const Note &now = smem.note[note_of(seat)];
+		const Step to = step(now.head, now.tile - 1);
+		load_query(seat_after(seat), to, seat, now.head, now.turn);
+		load_dout(seat_after(seat), to.tile, to.head);
+	};
 
+	// P and dS of a seat's tile.
+	const auto scores = [&](unsigned seat) {
+		const int stage = stage_of(seat), buffer = rows_of(seat);
+		const Note &now = smem.note[note_of(seat)]; // read at each use: registers are full
 		unsigned kept[BLOCKS_S][KEPT_WORDS]; // block j of the warp's columns is in word j / 8, at 7 - j % 8
 		if constexpr (DROPOUT) {
 			const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4;
@@ -343,23 +355,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				return kept[i][KEPT_WORDS == 1 ? 0 : block / 8] << (block % 8);
 			};
 
-			const bool careful = tile_careful<BLOCKS_S>(smem.rows[stage], row_g, now.tile_class);
+			const bool careful = tile_careful<BLOCKS_S>(smem.rows[buffer], row_g, now.tile_class);
 
 			float s[BLOCKS_S][2 * STEPS_S][4];
 			product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key), row0, col0);
 
 			const int h = now.head, tile = now.tile, k0 = smem.k0;
 			const Inputs in = {staged.head(now.turn),
-			                   staged.rows(stage),
+			                   staged.rows(buffer),
 			                   staged.cols(now.turn),
-			                   staged.cells(stage),
+			                   staged.cells(buffer),
 			                   tile * TILE_M,
 			                   k0,
 			                   now.bits};
 
 			// P, written for dV; s becomes the derivative P * score_grad.
-			const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob), row_g, col_2t / 8);
-			const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore), row_g, col_2t / 8);
+			const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob[cells_of(seat)]) + mov_tid_x() % 4 * 4, row_g, col_2t / 8);
+			const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore[cells_of(seat)]) + mov_tid_x() % 4 * 4, row_g, col_2t / 8);
 			const auto probabilities = [&](bool checked) {
 #pragma unroll
 				for (int i = 0; i < BLOCKS_S; i++)
@@ -367,7 +379,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					for (int r = 0; r < 2; r++) {
 						const int row_in = row_g + 16 * i + 8 * r;
 						const RowState row = row_state(&p, &in, smem.b, h, tile * TILE_M + row_in, k0 + col_2t);
-						const float lse2 = smem.rows[stage].lse2[row_in];
+						const float lse2 = smem.rows[buffer].lse2[row_in];
 #pragma unroll
 						for (int j = 0; j < 2 * STEPS_S; j++) {
 							float prob[2];
@@ -387,7 +399,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 							unsigned packed = cvt_rn_x2(prob[0], prob[1], Element{});
 							if constexpr (DROPOUT)
 								packed &= prmt(kept_from(i, j), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
-							st_shared_4(prob_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, packed);
+							st_shared_4(prob_lane.at(16 * i + 8 * r, j), packed);
 						}
 					}
 			};
@@ -407,7 +419,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					const float delta = smem.rows[stage].delta[row_g + 16 * i + 8 * r];
+					const float delta = smem.rows[buffer].delta[row_g + 16 * i + 8 * r];
 #pragma unroll
 					for (int j = 0; j < 2 * STEPS_S; j++) {
 						float ds[2];
@@ -420,54 +432,107 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 							}
 							ds[e] = s[i][j][2 * r + e] * (x - delta);
 						}
-						st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + mov_tid_x() % 4 * 4, cvt_rn_x2(ds[0], ds[1], Element{}));
+						st_shared_4(dscore_lane.at(16 * i + 8 * r, j), cvt_rn_x2(ds[0], ds[1], Element{}));
 					}
 				}
 		}
-		__syncthreads(); // writers of P and dS before their readers
+	};
 
-		product_keys<ShareDk, CHUNKS_QK>(dkey, cvta_shared(smem.dscore), cvta_shared(smem.query[stage]));
-		if constexpr (STAGES == 1) { // each is on its way as soon as it has a place
-			const Step to = step(now.head, now.tile - 1);
-			__syncthreads(); // readers of Q, the statistics and inputs before they are overwritten
-			load_query(seat ^ 1, to, now.head, now.turn);
-		}
-		product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob), cvta_shared(smem.dout[stage]));
-		if constexpr (STAGES == 1) {
-			__syncthreads(); // readers of dO before it is overwritten
-			load_dout(seat ^ 1, smem.note[seat ^ 1].tile, smem.note[seat ^ 1].head);
-		}
-
-		if constexpr (QUERY_APART) { // dQ is the other kernel's
-			seat ^= 1;
-			continue;
-		}
-		const int sums = smem.batch_index + now.head * smem.tiles + now.tile;
-		float *const own = tile_sums(p, sums) +
-		                   (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK +
-		                   sum_place(mov_tid_x() % 32);
+	// What they add to dK, dV and dQ.
+	const auto gradients = [&](unsigned seat) {
+		const int stage = stage_of(seat);
+		const Note &now = smem.note[note_of(seat)];
+		const auto key_product = [&] {
+			product_keys<ShareDk, CHUNKS_QK>(dkey, cvta_shared(smem.dscore[cells_of(seat)]), cvta_shared(smem.query[stage]));
+		};
+		const auto value_product = [&] {
+			product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob[cells_of(seat)]), cvta_shared(smem.dout[stage]));
+		};
+		const auto query_product = [&] {
+			if constexpr (QUERY_APART) // it is the other kernel's
+				return;
+			const int sums = smem.batch_index + now.head * smem.tiles + now.tile;
+			float *const own = tile_sums(p, sums) +
+			                   (ShareDq::down() * ShareDq::BLOCKS * CHUNKS_QK + 2 * ShareDq::across()) * SUM_BLOCK +
+			                   sum_place(mov_tid_x() % 32);
 #pragma unroll 1
-		for (int part = 0; part < ShareDq::PARTS; part++) {
-			const auto has = [&](int j) { return ShareDq::has(part * ShareDq::AT_ONCE + j); };
-			const auto chunk = [&](int j) { return 2 * ShareDq::ACROSS * (part * ShareDq::AT_ONCE + j); }; // from the warp's first on
-			float dquery[ShareDq::BLOCKS][2 * ShareDq::AT_ONCE][4] = {};
-			const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore),
-			                           ShareDq::down() * 16 * ShareDq::BLOCKS + lane_row_a(),
-			                           lane_chunk_a());
-			const TileLane<CHUNKS_QK> keys(cvta_shared(smem.key), lane_row_a(),
-			                               2 * ShareDq::across() + lane_chunk_a());
-			product<TILE_N / 16, false, true>(
-				dquery, [&](int i, int step) { return a.at(16 * i, 2 * step); },
-				[&](int step, int j) { return keys.at(16 * step, chunk(j)); }, has);
+			for (int part = 0; part < ShareDq::PARTS; part++) {
+				const auto has = [&](int j) { return ShareDq::has(part * ShareDq::AT_ONCE + j); };
+				const auto chunk = [&](int j) { return 2 * ShareDq::ACROSS * (part * ShareDq::AT_ONCE + j); }; // from the warp's first on
+				float dquery[ShareDq::BLOCKS][2 * ShareDq::AT_ONCE][4] = {};
+				const TileLane<CHUNKS_N> a(cvta_shared(smem.dscore[cells_of(seat)]),
+				                           ShareDq::down() * 16 * ShareDq::BLOCKS + lane_row_a(),
+				                           lane_chunk_a());
+				const TileLane<CHUNKS_QK> keys(cvta_shared(smem.key), lane_row_a(),
+				                               2 * ShareDq::across() + lane_chunk_a());
+				product<TILE_N / 16, false, true>(
+					dquery, [&](int i, int step) { return a.at(16 * i, 2 * step); },
+					[&](int step, int j) { return keys.at(16 * step, chunk(j)); }, has);
 #pragma unroll
-			for (int i = 0; i < ShareDq::BLOCKS; i++)
+				for (int i = 0; i < ShareDq::BLOCKS; i++)
 #pragma unroll
-				for (int j = 0; j < 2 * ShareDq::AT_ONCE; j++)
-					if (has(j / 2))
-						red_add_4(own + (i * CHUNKS_QK + chunk(j / 2) + j % 2) * SUM_BLOCK, dquery[i][j],
-						          Width<RED_WIDTH>{});
+					for (int j = 0; j < 2 * ShareDq::AT_ONCE; j++)
+						if (has(j / 2))
+							red_add_4(own + (i * CHUNKS_QK + chunk(j / 2) + j % 2) * SUM_BLOCK, dquery[i][j],
+							          Width<RED_WIDTH>{});
+			}
+		};
+		if constexpr (BESIDE) {
+			query_product(), key_product(), value_product();
+		} else {
+			key_product();
+			if constexpr (STAGES == 1) { // each is on its way as soon as it has a place
+				const Step to = step(now.head, now.tile - 1);
+				__syncthreads(); // readers of Q, the statistics and inputs before they are overwritten
+				load_query(seat ^ 1, to, seat, now.head, now.turn);
+			}
+			value_product();
+			if constexpr (STAGES == 1) {
+				__syncthreads(); // readers of dO before it is overwritten
+				load_dout(seat ^ 1, smem.note[seat ^ 1].tile, smem.note[seat ^ 1].head);
+			}
+			query_product();
 		}
-		seat ^= 1;
+	};
+
+	if constexpr (!BESIDE) {
+#pragma unroll 1
+		for (unsigned seat = 0;; seat ^= 1) {
+			cp_async_wait<STAGES == 1 ? 1 : 0>();
+			__syncthreads(); // this tile, its dO later, of all threads before its readers; readers of the last P, dS, Q and dO before their writers
+			if (smem.note[seat].tile < 0)
+				break;
+			if constexpr (STAGES == 2)
+				load_next(seat);
+			scores(seat);
+			__syncthreads(); // writers of P and dS before their readers
+			gradients(seat);
+		}
+	} else {
+		const bool late = mov_tid_x() / 32 >= WARPS / 2; // products first
+		const auto turn = [&](unsigned seat) {
+			cp_async_wait<0>();
+			__syncthreads(); // this tile, and P and dS of the last, of all threads before their readers; readers of the one before that before its buffers are overwritten
+			if (smem.note[note_of(seat)].tile >= 0)
+				load_next(seat);
+		};
+		turn(0);
+#pragma unroll 1
+		for (unsigned seat = 0, last = SEATS;; last = seat, seat = seat_after(seat)) { // last: SEATS if there is none
+			const bool more = smem.note[note_of(seat)].tile >= 0;
+			if (more)
+				scores(seat);
+			else if (late)
+				break;
+			if (late)
+				turn(seat_after(seat));
+			if (late || last < SEATS)
+				gradients(late ? seat : last);
+			if (!more)
+				break;
+			if (!late)
+				turn(seat_after(seat));
+		}
 	}
 
 	const int out_b = smem.b, out_head = smem.head_end / group - 1,
