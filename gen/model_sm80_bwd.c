@@ -80,7 +80,7 @@ static int bwd_tiles(struct tile_request *tile, int max, const struct spec *spec
 	int count = 0;
 	(void)target;
 	for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-		for (int stages = 3; stages >= 1; stages--) {
+		for (int stages = shapes[i].warps >= 8 ? 3 : 2; stages >= 1; stages--) { /* three want two warps of a scheduler */
 			const struct tile_request t = {
 				.m = shapes[i].m, .n = shapes[i].n, .warps = shapes[i].warps, .stages = stages};
 			char reason[REASON_MAX];
@@ -123,14 +123,14 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
 	const bool beside = c->stages == 3; /* products of a tile beside scores of the next */
-	const int cells_buffers = beside ? 2 : 1, notes_buffers = beside ? 3 : 2, rows_buffers = c->stages == 1 ? 1 : 2;
+	const int cells_buffers = beside ? 2 : 1, notes_buffers = beside ? 3 : 2, turns = spec->kv_group == 1 ? 1 : 2;
 	smem_term_add(c, "P", cells_buffers * 2 * m * n);
 	smem_term_add(c, "dS", cells_buffers * 2 * m * n);
-	smem_term_add(c, "LSE and delta", rows_buffers * m * 8);
+	smem_term_add(c, "LSE and delta", c->stages * m * 8);
 	/* Of two tiles the visit, the head's key and two indices; two addresses, five indices, the walk. */
 	const int notes = visit_bytes(program, c, notes_buffers) + notes_buffers * (head_key_bytes(spec) + 8) + 2 * 8 + 5 * 4;
 	smem_term_add(c, "walk", (notes + walk_bytes(spec, program, warps) + 15) / 16 * 16);
-	smem_inputs_add(c, program, spec, 2, rows_buffers, 2, rows_buffers);
+	smem_inputs_add(c, program, spec, turns, c->stages, turns, c->stages);
 
 	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes
 	 * with up to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more
@@ -139,7 +139,9 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* Without dQ between them ptxas overlaps iterations, and with dropout or wide rows then spills at 192 too. */
 	const bool overlapped = c->sums == DQUERY_APART && (dropout || steps_qk + steps_v > 24);
 	const bool words = dropout && target->cc < 90 && accumulators(s) >= 64; /* of dropout, beside so many cells: likewise */
-	const int addresses = wide || overlapped || words ? 64 : 56;
+	/* Beside the seats of three stages there are none for words of dropout, and not always for lengths of entries and a score; for sm_100 none. */
+	const bool seats = beside && (dropout || target->cc >= 100 || (spec->layout != LAYOUT_DENSE && !program->score_identity));
+	const int addresses = wide || overlapped || words || seats ? 64 : 56;
 	c->regs = accumulators(dk) + accumulators(dv) +
 	          int_max(2 * accumulators(s), c->sums == DQUERY_APART ? 0 : accumulators(dq)) + addresses;
 

@@ -68,8 +68,9 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "Q", c->tile_m * row_qk);
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
+	const int shown = c->tile_n / across >= 64 ? c->tile_n / 2 : c->tile_n; /* keys of P that warps show each other at a time */
 	if (across > 1)
-		smem_term_add(c, "P, maxima", 2 * c->tile_m * c->tile_n + 2 * blocks_m * 32 * c->warps * 4);
+		smem_term_add(c, "P, maxima", 2 * c->tile_m * shown + 2 * blocks_m * 32 * c->warps * 4);
 	smem_term_add(c, "row statistics", (2 * 2 * blocks_m * 4 + 1) * 32 * c->warps);
 	const int head = 2 * 8 + 16 + 4 * 4; /* addresses, dropout key, indices, how the softmax goes */
 	const int walk = visit_bytes(program, c, c->stages + 1) + walk_bytes(spec, program, c->warps);
@@ -84,6 +85,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int scores = blocks_m * keys / 2, outs = across == 1 ? blocks_m * ((spec->head_dim_v + 7) / 8 * 4) : blocks_m * steps_v * 8;
 	const bool sparing = target->cc < 100 && across == 1 && scores + outs <= (c->stages == 1 ? 128 : 96);
 	c->regs = scores + outs + (target->cc == 100 && scores >= 128 ? 64 : sparing ? 40 : 60);
+	if (across > 1 && scores + outs >= 192 && visit_bytes(program, c, 1) > 8)
+		c->regs += 8; /* bits of blocks that are smaller than a tile */
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;

@@ -15,9 +15,11 @@ template <int SIZE = TILE_Q> DEVICE Sections query_sections(const fagen_abi &p)
 {
 	if constexpr (LAYOUT == LAYOUT_PACKED)
 		return {};
-	const int heads = p.batch * (p.heads_q / TILE_HEADS), group = p.kv_group / TILE_HEADS;
-	const int fit = ALIKE ? 0 : int_min(section_heads(KEYS_SECTION, p.seqlen_k, (HEAD_DIM_QK + HEAD_DIM_V) * 2), heads) * group;
-	return sections_make(ceil_div(p.seqlen_q, SIZE), heads, int_min(int_max(fit, group), heads), ALIKE);
+	const int tiles = ceil_div(p.seqlen_q, SIZE), heads = p.batch * (p.heads_q / TILE_HEADS), group = (KV_GROUP > 0 ? KV_GROUP : p.kv_group) / TILE_HEADS;
+	if constexpr (ALIKE)
+		return sections_make(tiles, heads, group, true);
+	const int fit = int_min(section_heads(KEYS_SECTION, p.seqlen_k, (HEAD_DIM_QK + HEAD_DIM_V) * 2), heads) * group;
+	return sections_make(tiles, heads, int_min(int_max(fit, group), heads), false);
 }
 
 // Number i: the last tiles, which see most under a lower-triangular mask, come first. All lanes of a warp call it.
@@ -29,7 +31,7 @@ template <int SIZE = TILE_Q> DEVICE Owned query_item(const fagen_abi &p, unsigne
 		return {own.b, own.h * TILE_HEADS, own.tile, own.tiles};
 	} else {
 		const Placed at = section_placed(i, sections);
-		return {at.head / heads, at.head % heads * TILE_HEADS, sections.tiles - 1 - at.tile, sections.tiles};
+		return {(int)((unsigned)at.head / heads), (int)((unsigned)at.head % heads) * TILE_HEADS, sections.tiles - 1 - at.tile, sections.tiles};
 	}
 }
 
@@ -41,9 +43,11 @@ DEVICE Sections key_sections(const fagen_abi &p)
 		return {};
 	constexpr bool SAME = ALIKE && SUMS != SUMS_ORDERED;
 	const int tiles = ceil_div(p.seqlen_k, TILE_N), heads = p.batch * p.heads_kv;
+	if constexpr (SAME)
+		return sections_make(tiles, heads, 1, true);
 	const int least = SUMS == SUMS_ORDERED ? ceil_div(SECTION_TILES_LAST / 2, tiles) : 1;
-	const int fit = SAME ? 1 : section_heads(QUERIES_SECTION, (long long)p.seqlen_q * p.kv_group, HEAD_DIM_QK * 6 + HEAD_DIM_V * 2);
-	return sections_make(tiles, heads, int_min(int_max(fit, least), heads), SAME);
+	const int fit = section_heads(QUERIES_SECTION, (long long)p.seqlen_q * p.kv_group, HEAD_DIM_QK * 6 + HEAD_DIM_V * 2);
+	return sections_make(tiles, heads, int_min(int_max(fit, least), heads), false);
 }
 
 // Number i: the first keys, which most rows see under such a mask, come first, but for ordered sums. All lanes of a warp call it.
@@ -54,6 +58,6 @@ DEVICE Owned key_item(const fagen_abi &p, unsigned i, const Sections &sections)
 		return tile_owned<TILE_N, LAST_FIRST>(p.cu_seqlens_k, p.batch, p.heads_kv, p.seqlen_k, i);
 	} else {
 		const Placed at = section_placed(i, sections);
-		return {at.head / p.heads_kv, at.head % p.heads_kv, LAST_FIRST ? sections.tiles - 1 - at.tile : at.tile, sections.tiles};
+		return {(int)((unsigned)at.head / p.heads_kv), (int)((unsigned)at.head % p.heads_kv), LAST_FIRST ? sections.tiles - 1 - at.tile : at.tile, sections.tiles};
 	}
 }

@@ -21,13 +21,14 @@ START_TEST(every_tile_once)
 			random = random * 6364136223846793005u + 1442695040888963407u;
 			n[i] = 1 + (int)(random >> 33) % (i == 0 ? 300 : 90);
 		}
-		const int tiles = n[0], heads = n[1], section = n[2] < heads ? n[2] : heads;
+		const bool alike = turn % 2 != 0;
+		const int tiles = n[0], section = n[2] < n[1] ? n[2] : n[1], heads = alike ? n[1] / section * section : n[1];
 		unsigned char *const seen = calloc((size_t)(tiles * heads), 1);
 		bool inside = true, once = true, in_order = true;
 		int least = 0; /* head of the section at hand */
 		struct Placed before = {0, 0};
 		for (int number = 0; number < tiles * heads && inside; number++) {
-			const struct Placed at = section_placed((unsigned)number, sections_make(tiles, heads, section, turn % 2));
+			const struct Placed at = section_placed((unsigned)number, sections_make(tiles, heads, section, alike));
 			inside = at.head >= 0 && at.head < heads && at.tile >= 0 && at.tile < tiles;
 			once = once && inside && !seen[at.head * tiles + at.tile]++;
 			if (at.tile < before.tile) { /* another section, behind the one before */
@@ -37,7 +38,7 @@ START_TEST(every_tile_once)
 			in_order = in_order && at.head >= least;
 			before = at;
 		}
-		ck_assert_msg(inside && once && in_order, "%d tiles, %d heads, sections of %d, alike %d", tiles, heads, section, turn % 2);
+		ck_assert_msg(inside && once && in_order, "%d tiles, %d heads, sections of %d, alike %d", tiles, heads, section, alike);
 		free(seen);
 	}
 }

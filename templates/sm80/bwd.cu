@@ -10,7 +10,7 @@
 // products first, so that a scheduler has lane operations of one warp beside products of another.
 //
 // Inputs of query rows and of cells travel with Q and dO. Those of the head and of the keys are loaded when the query head
-// changes; they have two buffers, which take turns.
+// changes; they have two buffers, which take turns, or one where a key head has one query head.
 //
 // fagen_delta (delta.cu) runs before: it prepares the statistics of the rows and clears the sums. fagen_dquery runs after and
 // rounds them. With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
@@ -32,11 +32,10 @@ constexpr bool BESIDE = STAGES == 3;
 constexpr int SEATS = BESIDE ? 6 : 2;
 constexpr int NOTES = BESIDE ? 3 : 2;
 constexpr int CELLS = BESIDE ? 2 : 1;       // buffers of P and dS
-constexpr int ROWS = STAGES == 1 ? 1 : 2;   // of the statistics and of inputs
+constexpr int TURNS = KV_GROUP == 1 ? 1 : 2; // buffers of the inputs of a head and of its keys: of one query head and the next
 DEVICE unsigned stage_of(unsigned seat) { return BESIDE ? seat % 3 : STAGES == 2 ? seat : 0; }
 DEVICE unsigned note_of(unsigned seat) { return BESIDE ? seat % 3 : seat; }
 DEVICE unsigned cells_of(unsigned seat) { return BESIDE ? seat % 2 : 0; }
-DEVICE unsigned rows_of(unsigned seat) { return BESIDE ? seat % 2 : STAGES == 2 ? seat : 0; }
 DEVICE unsigned seat_after(unsigned seat) { return BESIDE ? (seat + 1) % SEATS : seat ^ 1; }
 
 // How many 16-column steps a warp takes at once, of so many with `each` accumulators a thread, when it has `room` for them.
@@ -108,7 +107,7 @@ struct alignas(16) Smem {
 	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];   // [TILE_M][CHUNKS_V]
 	unsigned short prob[CELLS][TILE_M * TILE_N];          // [TILE_M][CHUNKS_N]
 	unsigned short dscore[CELLS][TILE_M * TILE_N];        // [TILE_M][CHUNKS_N]
-	Statistics rows[ROWS];
+	Statistics rows[STAGES];
 	// Of the CTA; here and not in registers, which are full:
 	const unsigned short *batch_query, *batch_dout;
 	Note note[NOTES];       // written when the loads of their tiles are issued
@@ -116,7 +115,7 @@ struct alignas(16) Smem {
 	int batch_index, tiles; // tile_index of the batch entry's first tile; query tiles of a head
 	WalkShared walk;        // over the query tiles
 };
-using Buffers = Staged<2, ROWS, 2, ROWS>;
+using Buffers = Staged<TURNS, STAGES, TURNS, STAGES>;
 static_assert(sizeof(Smem) + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm80_bwd.c disagree");
 
 // The sums of dQ lie in 16x8 blocks in the order [16-row block][8-column block], and inside a block as the lanes hold them:
@@ -196,6 +195,11 @@ DEVICE void product_keys(float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], uns
 		[](int j) { return Share_::has(j); });
 }
 
+// Where a lane's pair of cells begins in a chunk of P or dS, added to the address of the tile or to that of the chunk: d 64 and two stages is 0.987 with
+// the first, d 128 and three 1.005.
+DEVICE int lane_early() { return BESIDE ? mov_tid_x() % 4 * 4 : 0; }
+DEVICE int lane_late() { return BESIDE ? 0 : mov_tid_x() % 4 * 4; }
+
 // May cells of a warp's rows be hidden, or have logits so large that their rounding could make P more than 1? row: the lane's first in the tile.
 template <int BLOCKS> DEVICE bool tile_careful(const Statistics &rows, int row, int tile_class)
 {
@@ -269,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	};
 	// Issue its load, behind the tile of `last_head` in seat `last`: Q and what travels with it, which the note is of; and dO.
 	const auto load_query = [&](unsigned seat, const Step &to, unsigned last, int last_head, int last_turn) {
-		const int tile = to.tile, head = to.head, stage = stage_of(seat), buffer = rows_of(seat);
+		const int tile = to.tile, head = to.head, stage = stage_of(seat);
 		const int turn = head == last_head ? last_turn : last_turn ^ 1;
 		if (tile >= 0) {
 			const int q0 = tile * TILE_M;
@@ -280,11 +284,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			const auto *rows = reinterpret_cast<const char *>(
 				tile_statistics(p, smem.batch_index + head * smem.tiles + tile));
 			if (chunk < (int)sizeof(Statistics) / 16)
-				cp_async_16_zfill(cvta_shared(&smem.rows[buffer]) + 16 * chunk, rows + 16 * chunk, true);
+				cp_async_16_zfill(cvta_shared(&smem.rows[stage]) + 16 * chunk, rows + 16 * chunk, true);
 			if constexpr (ROW_INPUTS)
-				rows_load(staged.rows(buffer), &p, smem.b, head, q0, mov_tid_x(), THREADS);
+				rows_load(staged.rows(stage), &p, smem.b, head, q0, mov_tid_x(), THREADS);
 			if constexpr (CELL_INPUTS)
-				cells_load(staged.cells(buffer), &p, smem.b, head, q0, smem.k0, mov_tid_x(), THREADS);
+				cells_load(staged.cells(stage), &p, smem.b, head, q0, smem.k0, mov_tid_x(), THREADS);
 			if (head != last_head) {
 				if constexpr (HEAD_INPUTS)
 					head_load(staged.head(turn), &p, smem.b, head, mov_tid_x(), THREADS);
@@ -331,7 +335,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 	// P and dS of a seat's tile.
 	const auto scores = [&](unsigned seat) {
-		const int stage = stage_of(seat), buffer = rows_of(seat);
+		const int stage = stage_of(seat);
 		const Note &now = smem.note[note_of(seat)]; // read at each use: registers are full
 		unsigned kept[BLOCKS_S][KEPT_WORDS]; // block j of the warp's columns is in word j / 8, at 7 - j % 8
 		if constexpr (DROPOUT) {
@@ -355,23 +359,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				return kept[i][KEPT_WORDS == 1 ? 0 : block / 8] << (block % 8);
 			};
 
-			const bool careful = tile_careful<BLOCKS_S>(smem.rows[buffer], row_g, now.tile_class);
+			const bool careful = tile_careful<BLOCKS_S>(smem.rows[stage], row_g, now.tile_class);
 
 			float s[BLOCKS_S][2 * STEPS_S][4];
 			product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key), row0, col0);
 
 			const int h = now.head, tile = now.tile, k0 = smem.k0;
 			const Inputs in = {staged.head(now.turn),
-			                   staged.rows(buffer),
+			                   staged.rows(stage),
 			                   staged.cols(now.turn),
-			                   staged.cells(buffer),
+			                   staged.cells(stage),
 			                   tile * TILE_M,
 			                   k0,
 			                   now.bits};
 
 			// P, written for dV; s becomes the derivative P * score_grad.
-			const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob[cells_of(seat)]) + mov_tid_x() % 4 * 4, row_g, col_2t / 8);
-			const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore[cells_of(seat)]) + mov_tid_x() % 4 * 4, row_g, col_2t / 8);
+			const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob[cells_of(seat)]) + lane_early(), row_g, col_2t / 8);
+			const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore[cells_of(seat)]) + lane_early(), row_g, col_2t / 8);
 			const auto probabilities = [&](bool checked) {
 #pragma unroll
 				for (int i = 0; i < BLOCKS_S; i++)
@@ -379,7 +383,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					for (int r = 0; r < 2; r++) {
 						const int row_in = row_g + 16 * i + 8 * r;
 						const RowState row = row_state(&p, &in, smem.b, h, tile * TILE_M + row_in, k0 + col_2t);
-						const float lse2 = smem.rows[buffer].lse2[row_in];
+						const float lse2 = smem.rows[stage].lse2[row_in];
 #pragma unroll
 						for (int j = 0; j < 2 * STEPS_S; j++) {
 							float prob[2];
@@ -399,7 +403,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 							unsigned packed = cvt_rn_x2(prob[0], prob[1], Element{});
 							if constexpr (DROPOUT)
 								packed &= prmt(kept_from(i, j), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
-							st_shared_4(prob_lane.at(16 * i + 8 * r, j), packed);
+							st_shared_4(prob_lane.at(16 * i + 8 * r, j) + lane_late(), packed);
 						}
 					}
 			};
@@ -419,7 +423,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
 				for (int r = 0; r < 2; r++) {
-					const float delta = smem.rows[buffer].delta[row_g + 16 * i + 8 * r];
+					const float delta = smem.rows[stage].delta[row_g + 16 * i + 8 * r];
 #pragma unroll
 					for (int j = 0; j < 2 * STEPS_S; j++) {
 						float ds[2];
@@ -432,7 +436,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 							}
 							ds[e] = s[i][j][2 * r + e] * (x - delta);
 						}
-						st_shared_4(dscore_lane.at(16 * i + 8 * r, j), cvt_rn_x2(ds[0], ds[1], Element{}));
+						st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + lane_late(), cvt_rn_x2(ds[0], ds[1], Element{}));
 					}
 				}
 		}

@@ -15,6 +15,7 @@ constexpr int ACROSS = HEAD_DIM_V > 128 && WARPS % 2 == 0 && TILE_N % 32 == 0 ? 
 constexpr int BLOCKS_M = TILE_M / (16 * WARPS) * ACROSS; // 16-row blocks of a warp
 constexpr int KEYS = TILE_N / ACROSS;                    // of a warp's S
 constexpr int BLOCKS_N = KEYS / 8;                       // 8-key blocks of it
+constexpr int SHOWN = KEYS >= 64 ? KEYS / 32 : KEYS / 16; // k16 steps of P that a warp shows the other at a time: all, or the half for which there is room
 constexpr int STEPS_QK = (HEAD_DIM_QK + 15) / 16;        // k16 steps of Q K^T
 constexpr int STEPS_V = (HEAD_DIM_V + 15) / 16;          // 16-column steps of a V row
 constexpr int STEPS_O = (STEPS_V + ACROSS - 1) / ACROSS; // of them a warp's, neighbours; the last of the last warp may lie past the end
@@ -27,7 +28,7 @@ static_assert(!DROPOUT || TILE_N % 64 == 0 || 64 % TILE_N == 0, "dropout words c
 
 // What warps that own the same rows show each other: P as the matrix operands of their lanes, and maxima of rows.
 template <bool> struct Shown {
-	uint4 prob[BLOCKS_M][KEYS / 16][THREADS];
+	uint4 prob[BLOCKS_M][SHOWN][THREADS];
 	float maxima[2 * BLOCKS_M][THREADS];
 };
 template <> struct Shown<false> {};
@@ -99,35 +100,39 @@ template <class Change> DEVICE void each_cell(float (&s)[BLOCKS_M][BLOCKS_N][4],
 }
 
 // The maxima of the rows over the keys of both warps.
-template <class Smem_> DEVICE void maxima_share(Smem_ &smem, float (&max)[BLOCKS_M][2])
+template <bool TWO> DEVICE void maxima_share(Shown<TWO> &shown, float (&max)[BLOCKS_M][2])
 {
 #pragma unroll
 	for (int i = 0; i < 2 * BLOCKS_M; i++)
-		smem.maxima[i][mov_tid_x()] = max[i / 2][i % 2];
+		shown.maxima[i][mov_tid_x()] = max[i / 2][i % 2];
 	pair_sync(); // maxima of each of the two warps before the other reads them; a barrier of all comes before the next are written
 #pragma unroll
 	for (int i = 0; i < 2 * BLOCKS_M; i++)
-		max[i / 2][i % 2] = fmaxf(max[i / 2][i % 2], smem.maxima[i][other()]);
+		max[i / 2][i % 2] = fmaxf(max[i / 2][i % 2], shown.maxima[i][other()]);
 }
 
-// P to the other warp, and from it.
-template <class Smem_> DEVICE void prob_show(Smem_ &smem, const unsigned (&prob)[BLOCKS_M][BLOCKS_N][2])
+// Steps [first, first + SHOWN) of P to the other warp, and from it.
+template <bool TWO> DEVICE void prob_show(Shown<TWO> &shown, const unsigned (&prob)[BLOCKS_M][BLOCKS_N][2], int first)
 {
 #pragma unroll
 	for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-		for (int step = 0; step < KEYS / 16; step++)
-			st_shared_16(cvta_shared(&smem.prob[i][step][mov_tid_x()]),
-			             make_uint4(prob[i][2 * step][0], prob[i][2 * step][1], prob[i][2 * step + 1][0], prob[i][2 * step + 1][1]));
+		for (int step = 0; step < SHOWN; step++) {
+			const auto &p = prob[i];
+			const int block = 2 * (first + step);
+			st_shared_16(cvta_shared(&shown.prob[i][step][mov_tid_x()]), make_uint4(p[block][0], p[block][1], p[block + 1][0], p[block + 1][1]));
+		}
 }
-template <class Smem_> DEVICE void prob_look(unsigned (&prob)[BLOCKS_M][BLOCKS_N][2], const Smem_ &smem)
+template <bool TWO> DEVICE void prob_look(unsigned (&prob)[BLOCKS_M][BLOCKS_N][2], const Shown<TWO> &shown, int first)
 {
 #pragma unroll
 	for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
-		for (int step = 0; step < KEYS / 16; step++) {
-			const uint4 v = ld_shared_16(cvta_shared(&smem.prob[i][step][other()]));
-			prob[i][2 * step][0] = v.x, prob[i][2 * step][1] = v.y, prob[i][2 * step + 1][0] = v.z, prob[i][2 * step + 1][1] = v.w;
+		for (int step = 0; step < SHOWN; step++) {
+			const uint4 v = ld_shared_16(cvta_shared(&shown.prob[i][step][other()]));
+			auto &p = prob[i];
+			const int block = 2 * (first + step);
+			p[block][0] = v.x, p[block][1] = v.y, p[block + 1][0] = v.z, p[block + 1][1] = v.w;
 		}
 }
 
@@ -143,23 +148,15 @@ DEVICE float row_total(const Smem &smem, int row)
 	return quad_sum(sum);
 }
 
-// Are a thread's rows what they would be with references that rise, up to rounding?
-DEVICE bool rows_trusted(const Smem &smem, const float (&acc)[BLOCKS_M][2 * STEPS_O][4])
+// Is a row of a thread what it would be with references that rise, up to rounding?
+DEVICE bool row_trusted(const float (&acc)[BLOCKS_M][2 * STEPS_O][4], int i, int r, float max, float sum)
 {
-	bool trusted = true;
+	float finite[2] = {}; // NaN as soon as something is infinite or NaN
 #pragma unroll
-	for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-			float finite[2] = {}; // NaN as soon as something is infinite or NaN
-#pragma unroll
-			for (int j = 0; j < 2 * STEPS_O; j++)
-				finite[0] = fmaf(acc[i][j][2 * r], 0, finite[0]), finite[1] = fmaf(acc[i][j][2 * r + 1], 0, finite[1]);
-			const float max = smem.row_max[2 * i + r][mov_tid_x()], sum = row_total(smem, 2 * i + r);
-			const bool good = fabsf(max * LOGIT_SCALE) <= TRUSTED_LOGIT && sum_trusted(sum, finite[0] + finite[1]);
-			trusted &= good || max == minus_infinity();
-		}
-	return trusted;
+	for (int j = 0; j < 2 * STEPS_O; j++)
+		finite[0] = fmaf(acc[i][j][2 * r], 0, finite[0]), finite[1] = fmaf(acc[i][j][2 * r + 1], 0, finite[1]);
+	const bool good = fabsf(max * LOGIT_SCALE) <= TRUSTED_LOGIT && sum_trusted(sum, finite[0] + finite[1]);
+	return good || max == minus_infinity();
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM) fagen_forward(const __grid_constant__ fagen_abi p)
@@ -454,13 +451,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM) fagen_forward(con
 					}
 			}
 
-			// acc += P V over the keys of one warp. B operand from V, transposed: keys lane%16, chunk lane/16.
-			const auto product_v = [&](const unsigned (&prob)[BLOCKS_M][BLOCKS_N][2], int key0) {
+			// acc += P V over steps [first, last) of the keys of one warp, which begin at key0. B operand from V, transposed: keys lane%16, chunk lane/16.
+			const auto product_v = [&](int key0, int first, int last) {
 				const TileLane<CHUNKS_V> value_lane(cvta_shared(smem.value[stage]), key0 + mov_tid_x() % 16,
 				                                    mov_tid_x() / 16 % 2);
 				const int chunk0 = across() * 2 * STEPS_O;
 #pragma unroll
-				for (int step = 0; step < KEYS / 16; step++) {
+				for (int step = first; step < last; step++) {
 #pragma unroll
 					for (int c = 0; c < STEPS_O; c++) {
 						if (STEPS_V % ACROSS != 0 && chunk0 + 2 * c >= CHUNKS_V)
@@ -479,64 +476,73 @@ extern "C" __global__ void __launch_bounds__(THREADS, CTAS_SM) fagen_forward(con
 				}
 			};
 			if constexpr (ACROSS > 1)
-				prob_show(smem, prob);
-			product_v(prob, across() * KEYS);
+				prob_show(smem, prob, 0);
+			product_v(across() * KEYS, 0, KEYS / 16);
 			if constexpr (ACROSS > 1) {
-				pair_sync(); // P of each of the two warps before the other reads it
-				prob_look(prob, smem);
-				product_v(prob, (1 - across()) * KEYS);
+#pragma unroll
+				for (int first = 0; first < KEYS / 16; first += SHOWN) {
+					if (first > 0) {
+						pair_sync(); // readers of the first half before it is overwritten
+						prob_show(smem, prob, first);
+					}
+					pair_sync(); // P of each of the two warps before the other reads it
+					prob_look(prob, smem, first);
+					product_v((1 - across()) * KEYS, first, first + SHOWN);
+				}
 			}
 			stage = stage + 1 == STAGES ? 0 : stage + 1;
 		}
-		if (!SPECULATE || smem.running || !__syncthreads_or(!rows_trusted(smem, acc)))
+		const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b; // read again: the loop kept none of them
+		const int row_g = lane_row_g(), lane = mov_tid_x() % 4, slot = slot_q(&p, out_b);
+		auto *const out = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, out_b, first_q(&p, out_b)) +
+		                  out_h * p.out.stride_head + row_g * p.out.stride_seq;
+		auto *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, out_b, first_q(&p, out_b)) + out_h * p.lse.stride_head +
+		                  row_g * p.lse.stride_seq;
+		bool trusted = true; // results are stored before it is known
+		float sink2 = 0; // base 2
+		if constexpr (SINK) {
+			const Inputs in = {staged.head(0), staged.rows(0), staged.cols(0), staged.cells(0), out_q0, 0, 0};
+			sink2 = sink_logit(&in) * LOG2_E;
+		}
+#pragma unroll
+		for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+			for (int r = 0; r < 2; r++) {
+				const float sum = row_total(smem, 2 * i + r), max = smem.row_max[2 * i + r][threadIdx.x];
+				if constexpr (SPECULATE)
+					trusted &= row_trusted(acc, i, r, max, sum);
+				// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
+				float lse2 = sum == 0 ? minus_infinity()
+				                      : max * LOGIT_SCALE + lg2(sum);
+				float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 * rcp(sum);
+				if constexpr (SINK) {
+					const float keys2 = lse2, high = fmaxf(keys2, sink2);
+					if (high != minus_infinity()) {
+						lse2 = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
+						inverse *= ex2(keys2 - lse2);
+					}
+				}
+				const int q = row_g + 16 * i + 8 * r;
+				const bool used = LAYOUT == LAYOUT_DENSE || q < walk_sq(smem.walk, p); // full tiles do not hide others
+				if (!used)
+					lse2 = minus_infinity();
+				if constexpr (WRITE_LSE) {
+					if (lane == 0 && across() == 0 && q < slot)
+						lse[(16 * i + 8 * r) * p.lse.stride_seq] = LN_2 * lse2;
+				}
+				row_store<ACROSS == 1 ? HEAD_DIM_V / 8 : 2 * STEPS_O, true>( // infinite keys and values have made rows NaN that saw nothing
+					out + (16 * i + 8 * r) * p.out.stride_seq,
+					[&](int j) {
+						return cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse, Element{});
+					},
+					[](int j) {
+						const int chunk = across() * 2 * STEPS_O + j;
+						return ACROSS == 1 || chunk < HEAD_DIM_V / 8 ? chunk : -1;
+					},
+					lane, used && sum != 0, q < slot);
+			}
+		if (!SPECULATE || smem.running || !__syncthreads_or(!trusted))
 			break;
 		smem.running = 1;
 	}
-
-	const int out_q0 = smem.q0, out_h = smem.h, out_b = smem.b; // read again: the loop kept none of them
-	const int row_g = lane_row_g(), lane = mov_tid_x() % 4, slot = slot_q(&p, out_b);
-	auto *const out = reinterpret_cast<unsigned short *>(p.out.data) + entry_offset(p.out, out_b, first_q(&p, out_b)) +
-	                  out_h * p.out.stride_head + row_g * p.out.stride_seq;
-	auto *const lse = reinterpret_cast<float *>(p.lse.data) + entry_offset(p.lse, out_b, first_q(&p, out_b)) + out_h * p.lse.stride_head +
-	                  row_g * p.lse.stride_seq;
-	float sink2 = 0; // base 2
-	if constexpr (SINK) {
-		const Inputs in = {staged.head(0), staged.rows(0), staged.cols(0), staged.cells(0), out_q0, 0, 0};
-		sink2 = sink_logit(&in) * LOG2_E;
-	}
-#pragma unroll
-	for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-			const float sum = row_total(smem, 2 * i + r);
-			// A row without visible keys: O = 0, and the sink, if any, is all of LSE.
-			float lse2 = sum == 0 ? minus_infinity()
-			                      : smem.row_max[2 * i + r][threadIdx.x] * LOGIT_SCALE + lg2(sum);
-			float inverse = sum == 0 ? 0 : 256.0f / KEEP_256 * rcp(sum);
-			if constexpr (SINK) {
-				const float keys2 = lse2, high = fmaxf(keys2, sink2);
-				if (high != minus_infinity()) {
-					lse2 = high + lg2(ex2(keys2 - high) + ex2(sink2 - high));
-					inverse *= ex2(keys2 - lse2);
-				}
-			}
-			const int q = row_g + 16 * i + 8 * r;
-			const bool used = LAYOUT == LAYOUT_DENSE || q < walk_sq(smem.walk, p); // full tiles do not hide others
-			if (!used)
-				lse2 = minus_infinity();
-			if constexpr (WRITE_LSE) {
-				if (lane == 0 && across() == 0 && q < slot)
-					lse[(16 * i + 8 * r) * p.lse.stride_seq] = LN_2 * lse2;
-			}
-			row_store<ACROSS == 1 ? HEAD_DIM_V / 8 : 2 * STEPS_O, true>( // infinite keys and values have made rows NaN that saw nothing
-				out + (16 * i + 8 * r) * p.out.stride_seq,
-				[&](int j) {
-					return cvt_rn_x2(acc[i][j][2 * r] * inverse, acc[i][j][2 * r + 1] * inverse, Element{});
-				},
-				[](int j) {
-					const int chunk = across() * 2 * STEPS_O + j;
-					return ACROSS == 1 || chunk < HEAD_DIM_V / 8 ? chunk : -1;
-				},
-				lane, used && sum != 0, q < slot);
-		}
 }

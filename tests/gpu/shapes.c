@@ -203,13 +203,14 @@ static const struct {
 	{CLASS_RNG, "RNG", "{head_dim: 64, dtype: fp16, dropout: 0.996, " BOTH "}", "b2,h2,q100,k100,seed4"},
 };
 
-/* Forms that the portable kernels take for long sequences alone: two warps for the same rows, parts of S, one buffer of Q and dO. */
+/* Forms that the portable kernels take for long sequences alone: two warps for the same rows, parts of S, one buffer of Q and dO, or three. */
 static const struct {
 	const char *head_dim, *tile;
 } portable_tiles[] = {
 	{"head_dim: 64", "forward: {m: 128, n: 64, warps: 4, stages: 2}, backward: {m: 64, n: 128, warps: 4, stages: 2}"},
 	{"head_dim: 64, dtype: fp16", "forward: {m: 128, n: 32, warps: 4, stages: 3}, backward: {m: 64, n: 128, warps: 4, stages: 1}"},
 	{"head_dim: 128", "forward: {m: 128, n: 64, warps: 4, stages: 1}, backward: {m: 128, n: 128, warps: 8, stages: 1}"},
+	{"head_dim: 96", "forward: {m: 128, n: 64, warps: 4, stages: 1}, backward: {m: 64, n: 128, warps: 8, stages: 3}"},
 	{"head_dim: {qk: 72, v: 136}", "forward: {m: 64, n: 64, warps: 4, stages: 2}, backward: {m: 64, n: 64, warps: 8, stages: 1}"},
 	{"head_dim: {qk: 160, v: 192}", "forward: {m: 128, n: 128, warps: 8, stages: 1}, backward: {m: 128, n: 64, warps: 8, stages: 1}"},
 	{"head_dim: 256", "forward: {m: 128, n: 96, warps: 8, stages: 1}, backward: {m: 128, n: 64, warps: 8, stages: 1}"},
@@ -258,6 +259,13 @@ void suite_fields(struct suite *s)
 		snprintf(spec, sizeof spec, "{head_dim: 64, dropout: 0.17, tile: {forward: {m: %d, n: %d}}, " BOTH "}",
 		         tiles[i][0], tiles[i][1]);
 		suite_case(s, CLASS_TILES, spec, "b1,h2,q150,k333,seed%d", (int)i + 1);
+	}
+	static const char *const wide[] = {"b1,h2,q300,k900", "b1,h2,q200,k700,rising", "b1,h2,q130,k300,huge", "b1,h2,q333,k300,odd"};
+	for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+		suite_case(s, CLASS_TILES, "{head_dim: 256, tile: {forward: {m: 128, n: 128, warps: 8, stages: 1}}, " BOTH "}", "%s", wide[i]);
+		suite_case(s, CLASS_TILES, "{head_dim: 256, mask: causal, score: alibi, tile: {forward: {m: 128, n: 128, warps: 8, stages: 1}}, " BOTH "}", "%s", wide[i]);
+		suite_case(s, CLASS_TILES, "{head_dim: 128, mask: document, tile: {backward: {m: 64, n: 128, warps: 8, stages: 3}}, " BOTH "}", "%s", wide[i]);
+		suite_case(s, CLASS_TILES, "{head_dim: 128, deterministic: true, tile: {backward: {m: 64, n: 128, warps: 8, stages: 3}}, " BOTH "}", "%s", wide[i]);
 	}
 	static const int backward[][2] = {{64, 64}, {128, 64}, {64, 128}, {32, 64}};
 	for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
