@@ -63,12 +63,12 @@ class Case:
 
 
 def cases_default():
-    seqs = (512, 1024, 2048, 4096, 8192, 16384)
-    main = [Case(d, causal, s) for d in (64, 128) for causal in (False, True) for s in seqs]
-    wide = [Case(d, causal, s, heads=8) for d in (192, 256) for causal in (False, True) for s in (1024, 4096, 16384)]
-    odd = [Case(96, True, 2048, 4, 16), Case(96, True, 8192, 2, 20), Case(128, True, 8192, 1, 32, 8), Case(128, False, 4096, 2, 32, 8),
+    heads = {64: 32, 96: 20, 128: 16, 192: 8, 256: 8}
+    grid = [Case(d, causal, s, heads=h) for d, h in heads.items() for causal in (False, True) for s in (512, 1024, 2048, 4096, 8192, 16384)]
+    long = [Case(d, causal, 65536, 1, h) for d, h in heads.items() for causal in (False, True)]
+    odd = [Case(96, True, 2048, 4, 16), Case(128, True, 8192, 1, 32, 8), Case(128, False, 4096, 2, 32, 8), Case(128, True, 2048, 1, 8),
            Case(128, True, 4000, 4, 16), Case(64, False, 4095, 4, 32)]
-    return main + wide + odd
+    return grid + long + odd
 
 
 def cases_quick():
@@ -317,13 +317,13 @@ def main():
     p.add_argument("--standard-up-to", type=int, default=None, metavar="SEQ",
                    help="time the naive kernels up to this length (default: 2048; 0 with --quick)")
     p.add_argument("--seconds", type=float, default=None, help="of measurement for each configuration and pass (default 0.3; 0.15 with --quick)")
-    p.add_argument("--limit", type=float, default=None, help="start no configuration after this many seconds (default 240; 36 with --quick)")
+    p.add_argument("--limit", type=float, default=None, help="start no configuration after this many seconds (default 540; 36 with --quick)")
     p.add_argument("--write", nargs="?", const="", metavar="FILE",
                    help="write the table (default: bench/results/<gpu>.md), and rows and plots (docs/bench/<gpu>.json, or beside FILE)")
     o = p.parse_args()
     pick = lambda given, full, quick: given if given is not None else quick if o.quick else full
     o.math_up_to, o.standard_up_to = pick(o.math_up_to, 40, 0), pick(o.standard_up_to, 2048, 0)
-    o.seconds, o.limit = pick(o.seconds, 0.3, 0.15), pick(o.limit, 240, 36)
+    o.seconds, o.limit = pick(o.seconds, 0.3, 0.15), pick(o.limit, 540, 36)
 
     runtime = report.gpu_open()
     run = report.Run(o.limit)
