@@ -648,6 +648,53 @@ START_TEST(native_choices)
 }
 END_TEST
 
+/* What an H200 has timed as the fastest tile of the portable kernels; docs/performance.md, "Versions". Elsewhere three stages are for shared memory and
+ * registers that can hold them. */
+START_TEST(portable_choices)
+{
+	static const struct {
+		const char *keys;
+		const struct template_model *model;
+		int seq, m, n, warps, stages;
+	} rows[] = {
+		{"head_dim: 256", &model_sm80_fwd, 512, 128, 128, 8, 1},
+		{"head_dim: 256", &model_sm80_fwd, 1024, 128, 128, 8, 1},
+		{"head_dim: 256", &model_sm80_fwd, 4096, 128, 128, 8, 1},
+		{"head_dim: 256\nmask: causal", &model_sm80_fwd, 512, 64, 64, 4, 1},
+		{"head_dim: 256\nmask: causal", &model_sm80_fwd, 4096, 128, 128, 8, 1},
+		{"head_dim: 128", &model_sm80_fwd, 4096, 128, 64, 4, 1},
+		{"head_dim: 64", &model_sm80_fwd, 4096, 128, 64, 4, 1},
+		{"head_dim: 128", &model_sm80_bwd, 512, 64, 128, 8, 3},
+		{"head_dim: 128", &model_sm80_bwd, 16384, 64, 128, 8, 3},
+		{"head_dim: 128\nmask: document", &model_sm80_bwd, 4096, 64, 128, 8, 3},
+		{"head_dim: 64", &model_sm80_bwd, 4096, 64, 128, 4, 2},
+		{"head_dim: 256", &model_sm80_bwd, 4096, 128, 64, 8, 1},
+	};
+	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+		struct spec spec;
+		struct diag diag = {0};
+		ck_assert_int_eq(spec_parse(&spec, rows[i].keys, strlen(rows[i].keys), "inline", &diag), 0);
+		const int heads = 2048 / spec.head_dim_qk;
+		const struct problem problem = {16384 / rows[i].seq, heads, heads, rows[i].seq, rows[i].seq, 16};
+		must_make_with(&plan, rows[i].model, &spec, "H200", &problem);
+		const struct candidate *c = best(&plan);
+		ck_assert_msg(c->tile_m == rows[i].m && c->tile_n == rows[i].n && c->warps == rows[i].warps && c->stages == rows[i].stages, "%s, %d: %dx%d w%d s%d",
+		              rows[i].keys, rows[i].seq, c->tile_m, c->tile_n, c->warps, c->stages);
+		diag_free(&diag);
+	}
+	static const char *const without[] = {"A100", "B200"};
+	for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
+		const struct spec spec = spec_plain(128, 128);
+		must_make_with(&plan, &model_sm80_bwd, &spec, without[i], &usual);
+		ck_assert_msg(best(&plan)->stages < 3, "%s", without[i]);
+	}
+	struct spec dropout = spec_plain(128, 128);
+	dropout.keep_256 = 230;
+	must_make_with(&plan, &model_sm80_bwd, &dropout, "H200", &usual);
+	ck_assert_int_lt(best(&plan)->stages, 3);
+}
+END_TEST
+
 Suite *suite(void);
 Suite *suite(void)
 {
@@ -671,6 +718,7 @@ Suite *suite(void)
 	tcase_add_test(t, speculation);
 	tcase_add_test(t, native_anchors);
 	tcase_add_test(t, native_choices);
+	tcase_add_test(t, portable_choices);
 	suite_add_tcase(s, t);
 	return s;
 }
