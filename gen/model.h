@@ -62,6 +62,8 @@ void smem_inputs_add(struct candidate *, const struct program *, const struct sp
 /* Bytes of templates/walk.h: of struct WalkShared, and of `count` structs Visit. */
 int walk_bytes(const struct spec *, const struct program *, int warps);
 int visit_bytes(const struct program *, const struct candidate *, int count);
+/* BLOCKS_SPLIT of templates/contract.h: does a tile touch several blocks of the mask, which a visit then notes bits of? */
+bool blocks_split(const struct program *, const struct candidate *);
 /* Of templates/sequence.h: struct HeadKey. */
 int head_key_bytes(const struct spec *);
 /* For `legal`: does a tile touch no more blocks of the layout than it has bits for? */

@@ -48,11 +48,12 @@ static int blocks_touched(int tile, int block)
 	return block == 0 ? 1 : tile % block == 0 ? tile / block : block % tile == 0 ? 1 : (tile - 2) / block + 2;
 }
 
-int visit_bytes(const struct program *p, const struct candidate *c, int count)
+bool blocks_split(const struct program *p, const struct candidate *c)
 {
-	const bool split = blocks_touched(c->tile_m, p->block_q) * blocks_touched(c->tile_n, p->block_k) > 1;
-	return count * (split ? 16 : 8);
+	return blocks_touched(c->tile_m, p->block_q) * blocks_touched(c->tile_n, p->block_k) > 1;
 }
+
+int visit_bytes(const struct program *p, const struct candidate *c, int count) { return count * (blocks_split(p, c) ? 16 : 8); }
 
 int head_key_bytes(const struct spec *spec) { return spec->keep_256 < DROPOUT_LEVELS ? 16 : 0; }
 

@@ -127,7 +127,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "P", cells_buffers * 2 * m * n);
 	smem_term_add(c, "dS", cells_buffers * 2 * m * n);
 	smem_term_add(c, "LSE and delta", c->stages * m * 8);
-	/* Of two tiles the visit, the head's key and two indices; two addresses, five indices, the walk. */
+	/* Of each tile that is noted the visit, the head's key and two indices; two addresses, five indices, the walk. */
 	const int notes = visit_bytes(program, c, notes_buffers) + notes_buffers * (head_key_bytes(spec) + 8) + 2 * 8 + 5 * 4;
 	smem_term_add(c, "walk", (notes + walk_bytes(spec, program, warps) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, turns, c->stages, turns, c->stages);

@@ -85,8 +85,8 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int scores = blocks_m * keys / 2, outs = across == 1 ? blocks_m * ((spec->head_dim_v + 7) / 8 * 4) : blocks_m * steps_v * 8;
 	const bool sparing = target->cc < 100 && across == 1 && scores + outs <= (c->stages == 1 ? 128 : 96);
 	c->regs = scores + outs + (target->cc == 100 && scores >= 128 ? 64 : sparing ? 40 : 60);
-	if (across > 1 && scores + outs >= 192 && visit_bytes(program, c, 1) > 8)
-		c->regs += 8; /* bits of blocks that are smaller than a tile */
+	if (across > 1 && scores + outs >= 192 && blocks_split(program, c))
+		c->regs += 8; /* bits of blocks */
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)c->tile_m * c->tile_n;

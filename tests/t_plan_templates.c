@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "tests/plan_help.h"
+#include "tests/spec_help.h"
 
 static const struct problem usual = {4, 16, 16, 4096, 4096, 16}, shared = {4, 16, 8, 4096, 4096, 16};
 
@@ -671,16 +672,13 @@ START_TEST(portable_choices)
 		{"head_dim: 256", &model_sm80_bwd, 4096, 128, 64, 8, 1},
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-		struct spec spec;
-		struct diag diag = {0};
-		ck_assert_int_eq(spec_parse(&spec, rows[i].keys, strlen(rows[i].keys), "inline", &diag), 0);
+		const struct spec spec = parse(rows[i].keys);
 		const int heads = 2048 / spec.head_dim_qk;
 		const struct problem problem = {16384 / rows[i].seq, heads, heads, rows[i].seq, rows[i].seq, 16};
 		must_make_with(&plan, rows[i].model, &spec, "H200", &problem);
 		const struct candidate *c = best(&plan);
 		ck_assert_msg(c->tile_m == rows[i].m && c->tile_n == rows[i].n && c->warps == rows[i].warps && c->stages == rows[i].stages, "%s, %d: %dx%d w%d s%d",
 		              rows[i].keys, rows[i].seq, c->tile_m, c->tile_n, c->warps, c->stages);
-		diag_free(&diag);
 	}
 	static const char *const without[] = {"A100", "B200"};
 	for (size_t i = 0; i < sizeof without / sizeof *without; i++) {
