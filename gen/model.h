@@ -79,6 +79,8 @@ void recipe_bounds_add(struct recipe *, const struct program *, const struct can
 bool one_reference_does(const struct spec *, const struct program *);
 /* Do all query rows see the same keys by the runs of the mask (forward), all keys the same rows (backward)? */
 bool runs_alike(const struct program *, enum pass);
+/* Does the mask leave some item about all tiles that there are, for its runs have one end at least that does not move with the item? */
+bool runs_long(const struct program *, enum pass);
 /* Do all items of a pass visit as many tiles? */
 bool items_alike(const struct spec *, const struct program *, enum pass);
 /* For `shape`, when splits and sums are known: do data rule how long items are, and may they begin in any order? */

@@ -147,6 +147,18 @@ bool runs_alike(const struct program *p, enum pass pass)
 	return true;
 }
 
+bool runs_long(const struct program *p, enum pass pass)
+{
+	for (int i = 0; i < p->run_count; i++) {
+		int moving = 0;
+		for (int k = 0; k < p->run[i].count; k++)
+			moving += (pass == PASS_FORWARD ? p->run[i].bound[k].q : p->run[i].bound[k].k) != 0;
+		if (moving > 1)
+			return false;
+	}
+	return true;
+}
+
 bool items_alike(const struct spec *spec, const struct program *p, enum pass pass)
 {
 	return !p->scan && spec->layout == LAYOUT_DENSE && runs_alike(p, pass);

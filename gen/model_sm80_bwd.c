@@ -101,6 +101,21 @@ static double operands(struct share s, int warps, int depth)
 static double product(struct share s, int warps, int depth) { return 8192.0 * warps * depth * s.blocks * s.steps; }
 static int int_max(int a, int b) { return a > b ? a : b; }
 
+/* dK and dV: of all warps, or, where they are alike, of half of them each. See HALVES in the skeleton. */
+struct key_grads {
+	struct share dk, dv;
+	int warps, accumulators;
+};
+
+static struct key_grads key_grads_make(int warps, int n, int steps_qk, int steps_v)
+{
+	const struct share dk = share_make(warps, n / 16, steps_qk, 0, 8, ACCUMULATORS), dv = share_make(warps, n / 16, steps_v, 0, 8, ACCUMULATORS);
+	const struct share half = share_make(warps / 2, n / 16, steps_qk, 0, 8, ACCUMULATORS);
+	if (steps_qk == steps_v && half.blocks * half.steps == 2 * dk.blocks * dk.steps)
+		return (struct key_grads){half, half, warps / 2, 8 * half.blocks * half.steps};
+	return (struct key_grads){dk, dv, warps, 8 * (dk.blocks * dk.steps + dv.blocks * dv.steps)};
+}
+
 static void bwd_shape(struct candidate *c, const struct spec *spec, const struct program *program,
                       const struct target *target, const struct device *device)
 {
@@ -108,9 +123,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int steps_qk = steps(spec->head_dim_qk), steps_v = steps(spec->head_dim_v);
 	const int row_qk = steps_qk * 32, row_v = steps_v * 32; /* bytes of a shared row */
 	const int m = c->tile_m, n = c->tile_n, warps = c->warps;
-	const struct share dv = share_make(warps, n / 16, steps_v, 0, 8, ACCUMULATORS);
-	const struct share dk = share_make(warps, n / 16, steps_qk, 0, 8, ACCUMULATORS);
-	const int room = ACCUMULATORS - accumulators(dv) - accumulators(dk);
+	const struct key_grads grads = key_grads_make(warps, n, steps_qk, steps_v);
+	const int room = ACCUMULATORS - grads.accumulators;
 	const struct share s = share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 0, 16, room);
 	const struct share dq = share_make(warps, m / 16, steps_qk, 0, 8, room < 64 ? room : 64);
 	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
@@ -142,15 +156,15 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	/* Beside the seats of three stages there are none for words of dropout, and not always for lengths of entries and a score; for sm_100 none. */
 	const bool seats = beside && (dropout || target->cc >= 100 || (spec->layout != LAYOUT_DENSE && !program->score_identity));
 	const int addresses = wide || overlapped || words || seats ? 64 : 56;
-	c->regs = accumulators(dk) + accumulators(dv) +
+	c->regs = grads.accumulators +
 	          int_max(2 * accumulators(s), c->sums == DQUERY_APART ? 0 : accumulators(dq)) + addresses;
 
 	/* One visited tile, in clocks of one SM. */
 	const double cells = (double)m * n;
-	const double flop = product(s, warps, steps_qk + steps_v) + product(dv, warps, m / 16) +
-	                    product(dk, warps, m / 16) + sums * product(dq, warps, n / 16);
-	const double smem_bytes = operands(s, warps, steps_qk + steps_v) + operands(dv, warps, m / 16) +
-	                          operands(dk, warps, m / 16) + 4 * cells /* P and dS written */ +
+	const double flop = product(s, warps, steps_qk + steps_v) + product(grads.dk, grads.warps, m / 16) +
+	                    product(grads.dv, grads.warps, m / 16) + sums * product(dq, warps, n / 16);
+	const double smem_bytes = operands(s, warps, steps_qk + steps_v) + operands(grads.dk, grads.warps, m / 16) +
+	                          operands(grads.dv, grads.warps, m / 16) + 4 * cells /* P and dS written */ +
 	                          (double)m * (row_qk + row_v) /* arriving Q and dO */ +
 	                          sums * operands(dq, warps, n / 16);
 	const double dropout_ops = dropout ? 6.5 : 0; /* 43 for a word of 32 cells, two masks, one product */
@@ -200,6 +214,14 @@ static void recipe_grads_add(struct recipe *recipe, const struct spec *spec, con
 	recipe_kernel_add(recipe, "fagen_input_grad_sum", GRID_QUERY_TILES, c->tile_m, threads, 0);
 }
 
+/* What is deterministic is not cut, for bits may not depend on how many tiles there are; nor where a tile's visits may be few of all that it could have. */
+static struct recipe_tail tail_of(const struct candidate *c, const struct spec *spec, const struct program *program)
+{
+	if (c->sums == DQUERY_APART || program->scan || !runs_long(program, PASS_BACKWARD))
+		return (struct recipe_tail){0};
+	return (struct recipe_tail){c->tile_m, c->ctas_sm, c->alike};
+}
+
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
@@ -208,7 +230,13 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_bounds_add(recipe, program, c);
 	recipe_order_add(recipe, c, PASS_BACKWARD);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
-	recipe_kernel_add(recipe, "fagen_backward", GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
+	const struct recipe_tail tail = tail_of(c, spec, program);
+	recipe_kernel_add(recipe, "fagen_backward", tail.rows ? GRID_KEY_TAILS : GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
+	recipe->kernel[recipe->kernel_count - 1].tail = tail;
+	if (tail.rows) {
+		recipe_kernel_add(recipe, "fagen_backward_join", GRID_KEY_TAILS_JOIN, c->tile_n, threads, 0);
+		recipe->kernel[recipe->kernel_count - 1].tail = tail;
+	}
 	if (c->sums == DQUERY_APART)
 		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, c->tile_m, threads,
 		                  query_kernel_make(c, spec, program, target).smem_bytes);
@@ -220,6 +248,11 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
 	if (c->sums != DQUERY_APART)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
+	if (tail.rows) {
+		const struct key_grads grads = key_grads_make(c->warps, c->tile_n, steps(spec->head_dim_qk), steps(spec->head_dim_v));
+		recipe_piece_add(recipe, "parts", SIZE_TAILS_KV, c->tile_n, threads * grads.accumulators);
+		recipe->piece[recipe->piece_count - 1].tail = tail;
+	}
 	recipe_order_piece_add(recipe, c, PASS_BACKWARD);
 }
 

@@ -76,7 +76,7 @@ static double items_count(const struct recipe_kernel *main, const struct recipe_
 	struct recipe_kernel one = *main;
 	if (one.grid == GRID_PERSISTENT || one.grid == GRID_PERSISTENT_2)
 		one.grid = GRID_QUERY_TILES;
-	else if (one.grid == GRID_PERSISTENT_KEYS || one.grid == GRID_PERSISTENT_PAIRS)
+	else if (one.grid == GRID_PERSISTENT_KEYS || one.grid == GRID_PERSISTENT_PAIRS || one.grid == GRID_KEY_TAILS)
 		one.grid = GRID_KEY_TILES;
 	const int each = main->grid == GRID_PERSISTENT_PAIRS ? 2 : one.parts > 0 ? one.parts : 1;
 	return (double)recipe_grid_size(&one, shape) * each;
@@ -123,7 +123,10 @@ static struct recipe_shape shape_of(const struct problem *p, const struct device
 int launches_count(const struct recipe *recipe, const struct problem *problem, const struct device *device)
 {
 	const struct recipe_shape shape = shape_of(problem, device);
-	int launches = recipe->kernel_count - recipe_unordered(recipe, &shape);
+	int launches = 0; /* one at least: a plan for nothing takes time too */
+	for (int i = 0; i < recipe->kernel_count; i++)
+		launches += recipe_grid_size(&recipe->kernel[i], &shape) != 0;
+	launches = launches > 0 ? launches : 1;
 	bool cleared = false; /* the piece before */
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const bool clear = recipe_piece_cleared(recipe, i, &shape);
@@ -295,10 +298,15 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	}
 	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
 
-	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle. */
-	const double per_sm = items / device->sms;
+	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle, fewer where its items are cut. */
+	const struct recipe_cut cut = main->grid == GRID_KEY_TAILS ? recipe_cut(main->tile, &main->tail, &shape) : (struct recipe_cut){.parts = 0};
+	const double all_cut = cut.parts > 0 && cut.first == 0 ? (double)cut.parts : 1;
+	const double per_sm = items * all_cut / device->sms;
+	double filled = ceil(per_sm);
+	if (cut.parts > 0 && cut.first > 0)
+		filled = ((double)cut.first + ceil_div((items - (double)cut.first) * (double)cut.parts, resident) * resident / (double)cut.parts) / device->sms;
 	const double together = per_sm < c->ctas_sm ? fmax(ceil(per_sm), 1) : c->ctas_sm;
-	const double busy_sms = items < device->sms ? items : device->sms;
+	const double busy_sms = fmin(items * all_cut, device->sms);
 	const struct cell_cost test = residual_cost(program);
 	const double partial_cells = tiles > 0 ? visits->partial / visits->tiles * tile_cells : 0;
 	clocks[COST_ALU] += partial_cells * (program->run_count * PARTIAL_OPS + test.alu) / device->alu_clk;
@@ -313,17 +321,17 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	double on_chip = tiles * tile_clocks(c, clocks, together, plan->pass) / (device->sms * clock);
 	const double share = main->grid == GRID_PERSISTENT_PAIRS ? 0.5 : 1; /* of a tile, that a CTA computes */
 	const double group_visits = outer_heads < heads_q ? group : 1; /* of a tile's visits, backward */
-	const double cta_tiles = ceil_div(ceil(visits->most) * group_visits, c->splits) * share;
+	const double cta_tiles = ceil_div(ceil(visits->most) * group_visits, c->splits * all_cut) * share;
 	/* Ordered sums want those with few rows to see first. */
 	const double last = c->sums == DQUERY_ORDERED ? visits->most : visits->last;
-	const double last_tiles = ceil_div(ceil(last) * group_visits, c->splits) * share;
+	const double last_tiles = ceil_div(ceil(last) * group_visits, c->splits * all_cut) * share;
 	if (tiles > 0) {
-		const double evenness = tiles / items / cta_tiles; /* 1: all CTAs do the same work */
+		const double evenness = tiles / (items * all_cut) / cta_tiles; /* 1: all CTAs do the same work */
 		const double longest = on_chip * device->sms * cta_tiles / tiles;
 		const double last_begins = on_chip * fmax(1 - 1 / c->waves, 0);
-		on_chip *= 1 + (ceil(per_sm) / per_sm - 1) * (evenness < 1 ? evenness : 1);
+		on_chip *= 1 + (filled / per_sm - 1) * (evenness < 1 ? evenness : 1);
 		on_chip = on_chip > longest ? on_chip : longest;
-		if (last_tiles > ceil(tiles / items))
+		if (last_tiles > ceil(tiles / (items * all_cut)))
 			on_chip = fmax(on_chip, last_begins + last_tiles * (tile_clocks(c, clocks, 1, plan->pass) + alone_visit) / clock);
 	}
 	c->cost_us[COST_L2] = busy_sms > 0 ? c->l2_bytes / (device->l2_gbs * 1e3 * busy_sms / device->sms) : 0;

@@ -110,6 +110,18 @@ static void heads_print(struct text *text, const struct plan *plan, const struct
 	text_puts(text, "\n");
 }
 
+/* What becomes of the last key tiles. */
+static void cut_print(struct text *text, const struct plan *plan)
+{
+	const struct recipe_shape shape = shape_of(plan);
+	const struct recipe_kernel *join = recipe_kernel_find(&plan->recipe, "fagen_backward_join");
+	if (!join)
+		return;
+	const struct recipe_cut cut = recipe_cut(join->tile, &join->tail, &shape);
+	if (cut.parts > 0)
+		text_addf(text, "; the last %" PRId64 " tiles of keys in %" PRId64 " parts, which %s adds", recipe_grid_size(join, &shape), cut.parts, join->entry);
+}
+
 static void chosen_print(struct text *text, const struct plan *plan, const struct candidate *c)
 {
 	text_addf(text, "  tile         %d query rows x %d keys, %d warps, %d stage%s", c->tile_m, c->tile_n,
@@ -117,6 +129,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 	if (c->splits > 1)
 		text_addf(text, "; %s in %d parts, which %s joins", plan->pass == PASS_FORWARD ? "keys" : "queries", c->splits,
 		          plan->recipe.kernel[plan->recipe.kernel_count - 1].entry);
+	cut_print(text, plan);
 	text_puts(text, "\n");
 	heads_print(text, plan, c);
 	tuning_print(text, plan);

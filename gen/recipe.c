@@ -6,11 +6,11 @@
 #include "gen/line.h"
 #include "gen/recipe.h"
 
-static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tiles_q",
+static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tails", "key_tails_join", "key_tiles_q",
                                                    "scores",      "persistent",    "persistent_keys", "persistent_pairs",
                                                    "persistent_2", "order_queries", "order_keys"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
-                                                   "tiles_k", "tiles_kv", "blocks", "launch"};
+                                                   "tiles_k", "tiles_kv", "tails_kv", "blocks", "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
 
 bool grid_is_order(enum recipe_grid grid) { return grid == GRID_ORDER_QUERIES || grid == GRID_ORDER_KEYS; }
@@ -21,6 +21,13 @@ const struct recipe_kernel *recipe_kernel_find(const struct recipe *recipe, cons
 		if (strcmp(recipe->kernel[i].entry, entry) == 0)
 			return &recipe->kernel[i];
 	return NULL;
+}
+
+static bool grid_is_cut(enum recipe_grid grid) { return grid == GRID_KEY_TAILS || grid == GRID_KEY_TAILS_JOIN; }
+
+static void tail_print(struct text *text, const struct recipe_tail *tail)
+{
+	text_addf(text, " rows %d resident %d alike %d", tail->rows, tail->resident, tail->alike);
 }
 
 void recipe_print(struct text *text, const struct recipe *recipe)
@@ -36,12 +43,16 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 			text_addf(text, " beyond %d", k->beyond);
 		if (k->heads)
 			text_addf(text, " heads %d", k->heads);
+		if (grid_is_cut(k->grid))
+			tail_print(text, &k->tail);
 		text_puts(text, "\n");
 	}
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *p = &recipe->piece[i];
-		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d\n", p->name, size_names[p->size], p->tile,
-		          p->unit, p->zeroed);
+		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d", p->name, size_names[p->size], p->tile, p->unit, p->zeroed);
+		if (p->size == SIZE_TAILS_KV)
+			tail_print(text, &p->tail);
+		text_puts(text, "\n");
 	}
 	for (int i = 0; i < recipe->map_count; i++) {
 		text_addf(text, "map %s rows %d", recipe->map[i].name, recipe->map[i].rows);
@@ -64,6 +75,15 @@ static int heads_parse(struct line *line)
 	return follows(line, "heads") ? line_number(line, "heads", 2, RECIPE_HEADS_MAX) : 0;
 }
 
+static struct recipe_tail tail_parse(struct line *line)
+{
+	struct recipe_tail tail;
+	tail.rows = line_number(line, "rows", 1, INT32_MAX);
+	tail.resident = line_number(line, "resident", 1, 32);
+	tail.alike = line_number(line, "alike", 0, 1);
+	return tail;
+}
+
 static void kernel_parse(struct recipe *recipe, struct line *line)
 {
 	struct recipe_kernel k = {0};
@@ -78,6 +98,8 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 		k.beyond = line_number(line, "beyond", 1, INT32_MAX);
 	if (k.grid == GRID_PERSISTENT || k.grid == GRID_ORDER_QUERIES)
 		k.heads = heads_parse(line);
+	if (grid_is_cut(k.grid))
+		k.tail = tail_parse(line);
 	if (!line->wrong && k.heads && (recipe->kv_group == 0 || recipe->kv_group % k.heads != 0))
 		line->wrong = "heads that divide kv_group"; /* they read the same keys */
 	if (recipe->kernel_count == RECIPE_KERNELS_MAX)
@@ -94,6 +116,8 @@ static void piece_parse(struct recipe *recipe, struct line *line)
 	p.tile = line_number(line, "tile", 0, INT32_MAX);
 	p.unit = line_number(line, "unit", 0, INT32_MAX);
 	p.zeroed = line_number(line, "zeroed", 0, 1);
+	if (p.size == SIZE_TAILS_KV)
+		p.tail = tail_parse(line);
 	_Static_assert(RECIPE_PIECES_MAX == 10, "as the message says");
 	if (recipe->piece_count == RECIPE_PIECES_MAX)
 		line->wrong = "at most 10 pieces";
@@ -177,6 +201,37 @@ static bool order_pays(const struct recipe_kernel *kernel, const struct recipe_s
 	return items > s->sms * kernel->beyond && length > ORDER_LENGTH;
 }
 
+/* What a CTA costs beside its visits, and what it costs to join parts, in visits; the fewest that a part has. In how many rounds parts may run: each
+ * has as many bytes of workspace as a tile's dK and dV in float32. */
+enum { ENDS_VISITS = 2, JOIN_VISITS = 8, PART_VISITS_LEAST = 4, ROUNDS_MOST = 4 };
+
+struct recipe_cut recipe_cut(int tile, const struct recipe_tail *tail, const struct recipe_shape *s)
+{
+	struct recipe_cut cut = {INT64_MAX, 0};
+	int64_t items = tile < 1 || shape_negative(s) ? -1 : tiles_all(s, true, tile), visits;
+	if (items < 0 || __builtin_mul_overflow(items, s->heads_kv, &items) || items < 1 || items > INT32_MAX)
+		return cut;
+	cut.first = items;
+	if (tail->rows < 1 || tail->resident < 1 || s->sms < 1 || s->sms > INT32_MAX ||
+	    __builtin_mul_overflow(tiles_of(s->seqlen_q, tail->rows), s->heads_q / s->heads_kv, &visits) || visits > INT32_MAX)
+		return cut;
+	const int64_t at_once = s->sms * tail->resident, rest = items % at_once;
+	if (rest == 0 || (!tail->alike && rest < items))
+		return cut;
+	int64_t least = visits + ENDS_VISITS;
+	for (int64_t parts = 2; parts <= RECIPE_PARTS_MAX && parts * PART_VISITS_LEAST <= visits; parts++) {
+		const int64_t rounds = (rest * parts + at_once - 1) / at_once, each = (visits + parts - 1) / parts;
+		const int64_t time = rounds * (each + ENDS_VISITS) + JOIN_VISITS;
+		if (rounds > ROUNDS_MOST)
+			break;
+		if (time < least) {
+			least = time;
+			cut = (struct recipe_cut){items - rest, parts};
+		}
+	}
+	return cut;
+}
+
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
 	const bool order = grid_is_order(kernel->grid), pairs = kernel->grid == GRID_PERSISTENT_PAIRS;
@@ -196,6 +251,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 			tiles = -1;
 		break;
 	case GRID_KEY_TILES:
+	case GRID_KEY_TAILS:
+	case GRID_KEY_TAILS_JOIN:
 	case GRID_ORDER_KEYS:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
@@ -223,6 +280,12 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return kernel->grid == GRID_QUERY_TILES_1;
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
+	if (kernel->grid == GRID_KEY_TAILS || kernel->grid == GRID_KEY_TAILS_JOIN) {
+		const struct recipe_cut cut = recipe_cut(kernel->tile, &kernel->tail, shape);
+		if (kernel->grid == GRID_KEY_TAILS_JOIN)
+			return size - cut.first;
+		return size + (size - cut.first) * (cut.parts - 1);
+	}
 	if (order)
 		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
 	const int64_t most = pairs ? 2 * (shape->sms > 1 ? shape->sms / 2 : 1) : (int64_t)each * shape->sms;
@@ -270,6 +333,15 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 		heads = piece->size == SIZE_TILES_KV ? shape->heads_kv : heads;
 		batch = 1;
 		break;
+	case SIZE_TAILS_KV: {
+		if (piece->tile < 1)
+			return -1;
+		const struct recipe_cut cut = recipe_cut(piece->tile, &piece->tail, shape);
+		int64_t tiles = tiles_all(shape, true, piece->tile);
+		rows = cut.parts == 0 || tiles < 0 || __builtin_mul_overflow(tiles, shape->heads_kv, &tiles) ? 0 : (tiles - cut.first) * cut.parts;
+		batch = heads = 1;
+		break;
+	}
 	case SIZE_BLOCKS:
 		if (piece->tile < 1 || piece->unit < 1)
 			return -1;

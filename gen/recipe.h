@@ -17,6 +17,8 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_QUERY_TILES,    /* ceil(seqlen_q / tile) * heads_q * batch */
 	GRID_QUERY_TILES_1,  /* the same, but at least 1: there is work without a query too */
 	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
+	GRID_KEY_TAILS,      /* the same, but some for each part of a tile that is cut: recipe_cut */
+	GRID_KEY_TAILS_JOIN, /* one for each tile that is cut */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
@@ -34,6 +36,13 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 /* Waiting for the longest of items that are no longer costs less than to sort them: 5 us, or 10 visits of a tile. */
 enum { ORDER_LENGTH = 512 };
 
+/* The last key tiles of a launch are cut into parts, which have some of a tile's visits each, where that many more CTAs end sooner. */
+struct recipe_tail {
+	int rows;     /* query rows of a visit; 0: nothing is cut */
+	int resident; /* CTAs that run at once on a multiprocessor */
+	int alike;    /* 1: all tiles have as many visits; 0: then they are cut only where they leave multiprocessors idle */
+};
+
 struct recipe_kernel {
 	char entry[RECIPE_NAME_MAX]; /* extern "C" name in the cubin */
 	enum recipe_grid grid;
@@ -44,6 +53,7 @@ struct recipe_kernel {
 	int heads;                   /* GRID_PERSISTENT, GRID_ORDER_QUERIES: query heads of a group that share tiles, where heads_q counts above;
 	                              * 0: each has its own */
 	int beyond;                  /* GRID_ORDER_QUERIES, GRID_ORDER_KEYS: at least 1 */
+	struct recipe_tail tail;     /* GRID_KEY_TAILS, GRID_KEY_TAILS_JOIN */
 };
 
 enum recipe_size { /* bytes of a workspace piece */
@@ -53,6 +63,7 @@ enum recipe_size { /* bytes of a workspace piece */
 	SIZE_TILES_Q,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * unit: `unit` words per query tile */
 	SIZE_TILES_K,     /* the same per key tile */
 	SIZE_TILES_KV,    /* 4 * batch * heads_kv * ceil(seqlen_k / tile) * unit: the same per key tile of a key/value head */
+	SIZE_TAILS_KV,    /* 4 * unit: `unit` words for each part of a key tile that is cut */
 	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block; not packed */
 	SIZE_LAUNCH,      /* 4 * unit: `unit` words, whatever the shape */
 	SIZE_COUNT
@@ -64,6 +75,7 @@ struct recipe_piece {
 	int tile;                    /* rows are rounded up to a multiple of this, or of a tile or block */
 	int unit;                    /* floats per row, words per tile or per launch, or keys of a block */
 	int zeroed;                  /* 1: the runtime clears it on the stream before the first kernel */
+	struct recipe_tail tail;     /* SIZE_TAILS_KV */
 };
 
 /* A tensor map that the kernels take, of the operand of that name, whose boxes are `rows` rows of 64 elements; or those of so many
@@ -90,12 +102,19 @@ struct recipe_shape {
 	int64_t sms; /* multiprocessors of the device, at least 1 */
 };
 
+/* Of a launch's key tiles, in the order of its items, those from `first` on are cut into `parts` each. first: all of them, if none are. */
+struct recipe_cut {
+	int64_t first, parts;
+};
+
 /* Does it sort the items of another? */
 bool grid_is_order(enum recipe_grid);
 /* The kernel of that name; NULL: there is none. */
 const struct recipe_kernel *recipe_kernel_find(const struct recipe *, const char *entry);
 void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);
+/* Which key tiles of so many keys are cut; none too where there are too many of them to launch. */
+struct recipe_cut recipe_cut(int tile, const struct recipe_tail *, const struct recipe_shape *);
 /* CTAs of one kernel; 0 when there is nothing to do. -1 when it exceeds 2^31-1. */
 int64_t recipe_grid_size(const struct recipe_kernel *, const struct recipe_shape *);
 /* Is the kernel that sorts items left out of a launch of the shape? Not if there is none. */

@@ -68,7 +68,7 @@ void runtime_checked(fagen_kernel *, bool right);
 
 /* Of struct fagen_abi and struct fagen_abi_maps as kernels of packs take them: raise it when either changes (t_pack remembers what
  * they were). */
-enum { PACK_LAUNCH_ABI = 4 };
+enum { PACK_LAUNCH_ABI = 5 };
 
 /* ---- driver.c: libcuda.so.1 by dlopen -------------------------------------------------------------------------------- */
 

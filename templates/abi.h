@@ -52,7 +52,8 @@ struct fagen_abi {
 	unsigned long long queue;        /* workspace: next work item of a persistent kernel, one 32-bit word, cleared before the launch */
 	unsigned long long turns;        /* workspace: who adds next to the sums of dquery, two 32-bit words for each query tile, of sm90/bwd.cu */
 	unsigned long long order;        /* workspace: numbers of the main kernel's items as they are to begin, 32-bit words; 0: as they are numbered */
-	unsigned long long parts;        /* workspace: O and LSE over parts of the keys, in the layout of sm90/fwd.cu; dK and dV over parts of the queries, of sm90/bwd.cu */
+	unsigned long long parts;        /* workspace: O and LSE over parts of the keys, in the layout of sm90/fwd.cu; dK and dV over parts of the queries, of sm90/bwd.cu or sm80/bwd.cu */
+	unsigned cut_first, cut_parts;   /* of the backward pass's items, those from cut_first on are cut into so many parts; sm80/bwd.cu */
 };
 
 #ifdef __cplusplus
@@ -73,7 +74,7 @@ struct fagen_abi_maps {
 	struct fagen_abi_map query, key, value, dout;
 };
 
-FAGEN_ABI_ASSERT(sizeof(struct fagen_abi) == 1472);
+FAGEN_ABI_ASSERT(sizeof(struct fagen_abi) == 1480);
 FAGEN_ABI_ASSERT(sizeof(struct fagen_abi_maps) == 512);
 
 #endif

@@ -38,6 +38,8 @@ const char *const fuzz_words[] = {
 	"persistent_pairs",
 	"persistent_keys",
 	"persistent_2",
+	"kernel f grid key_tails tile 64 threads 128 smem_bytes 0 rows 64 resident 2 alike 1\n",
+	"piece parts size tails_kv tile 64 unit 64 zeroed 0 rows 64 resident 2 alike 0\n",
 	"scores",
 	"rows_qk",
 	"256",

@@ -48,7 +48,7 @@ static struct plan *plan_fill(void)
 	p->candidate[1] = (struct candidate){.tile_m = 128, .tile_n = 64, .warps = 4, .stages = 2, .splits = 5, .heads = 3, .ctas_wanted = 1, .walk_warps = 4,
 	                                      .smem_bytes = 49152};
 	p->recipe.kernel_count = 1;
-	p->recipe.kernel[0] = (struct recipe_kernel){"fagen_forward", GRID_QUERY_TILES, 128, 128, 49152, 0, 0, 0};
+	p->recipe.kernel[0] = (struct recipe_kernel){"fagen_forward", GRID_QUERY_TILES, 128, 128, 49152, 0, 0, 0, {0}};
 	p->recipe.load_bytes = 16;
 	p->recipe.kv_group = 1;
 	return p;

@@ -165,7 +165,7 @@ START_TEST(gradients_of_inputs)
 		const struct recipe_kernel *k = &plan.recipe.kernel[i];
 		const bool clears = strcmp(k->entry, "fagen_input_grad_clear") == 0;
 		ck_assert_int_eq(recipe_grid_size(k, &no_batch), clears);
-		if (k->grid != GRID_KEY_TILES)
+		if (k->grid != GRID_KEY_TAILS)
 			ck_assert_int_eq(recipe_grid_size(k, &no_queries), clears);
 	}
 	must_make(&plan, &spec, "H200", &problem, PASS_FORWARD);

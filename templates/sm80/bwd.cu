@@ -46,14 +46,14 @@ DEVICE constexpr int steps_at_once(int steps, int each, int room)
 	return steps;
 }
 
-// How many warps share the rows of a product of `blocks` 16-row blocks and `steps` 16-column steps, the others sharing
+// How many of `warps` share the rows of a product of `blocks` 16-row blocks and `steps` 16-column steps, the others sharing
 // its columns: the split with the least matrix work; of those one that gives a warp `wish` steps or more; of those the one
 // that reads the fewest operands from shared memory. A 16x16 product has `each` accumulators.
-DEVICE constexpr int warps_down(int blocks, int steps, int wish, int each, int room)
+DEVICE constexpr int warps_down(int warps, int blocks, int steps, int wish, int each, int room)
 {
 	int best = 0, best_cost = 0;
-	for (int down = 1; down <= WARPS; down *= 2) {
-		const int rows = blocks / down, columns = (steps * down + WARPS - 1) / WARPS;
+	for (int down = 1; down <= warps; down *= 2) {
+		const int rows = blocks / down, columns = (steps * down + warps - 1) / warps;
 		const int parts = columns / steps_at_once(columns, each * rows, room);
 		const int cost = rows * columns * 256 + (columns < wish ? 128 : 0) + parts * rows + columns;
 		if (blocks % down == 0 && (best == 0 || cost < best_cost)) {
@@ -64,25 +64,34 @@ DEVICE constexpr int warps_down(int blocks, int steps, int wish, int each, int r
 	return best;
 }
 
-// EACH accumulators of a 16x16 product in a thread that has ROOM for so many at once.
-template <int ALL_BLOCKS, int ALL_STEPS, int WISH, int EACH, int ROOM> struct Share {
-	static constexpr int DOWN = warps_down(ALL_BLOCKS, ALL_STEPS, WISH, EACH, ROOM);
-	static constexpr int ACROSS = WARPS / DOWN;
+// EACH accumulators of a 16x16 product in a thread that has ROOM for so many at once; COUNT: warps, of several products if not all.
+template <int ALL_BLOCKS, int ALL_STEPS, int WISH, int EACH, int ROOM, int COUNT = WARPS> struct Share {
+	static constexpr int DOWN = warps_down(COUNT, ALL_BLOCKS, ALL_STEPS, WISH, EACH, ROOM);
+	static constexpr int ACROSS = COUNT / DOWN;
 	static constexpr int BLOCKS = ALL_BLOCKS / DOWN;                // 16-row blocks of a warp, neighbours
 	static constexpr int STEPS = (ALL_STEPS + ACROSS - 1) / ACROSS; // 16-column steps of a warp, ACROSS apart
 	static constexpr int AT_ONCE = steps_at_once(STEPS, EACH * BLOCKS, ROOM); // of these
 	static constexpr int PARTS = STEPS / AT_ONCE;
 	static constexpr bool EVEN = ALL_STEPS % ACROSS == 0;
 	static __device__ __forceinline__ int down() { return mov_tid_x() / 32 % DOWN; }
-	static __device__ __forceinline__ int across() { return mov_tid_x() / 32 / DOWN; }
+	static __device__ __forceinline__ int across() { return mov_tid_x() / 32 % COUNT / DOWN; }
 	// The last step of some warps may lie past the end.
 	static __device__ __forceinline__ bool has(int step) { return EVEN || across() + step * ACROSS < ALL_STEPS; }
 };
 
-using ShareDv = Share<TILE_N / 16, STEPS_V, 0, 8, ACCUMULATORS>;
-using ShareDk = Share<TILE_N / 16, STEPS_QK, 0, 8, ACCUMULATORS>;
-// Beside dK and dV, which stay, there is room for parts of S and dP, and of dQ after them, which has more addresses.
-constexpr int ROOM = ACCUMULATORS - 8 * (ShareDk::BLOCKS * ShareDk::STEPS + ShareDv::BLOCKS * ShareDv::STEPS);
+// Where dK and dV are alike half of the warps have dV and half dK, in parts twice as large, which read a third less of their operands.
+template <int STEPS> using ShareKeys = Share<TILE_N / 16, STEPS, 0, 8, ACCUMULATORS>;
+using ShareHalf = Share<TILE_N / 16, STEPS_QK, 0, 8, ACCUMULATORS, WARPS / 2>;
+constexpr bool HALVES = STEPS_QK == STEPS_V && ShareHalf::BLOCKS * ShareHalf::STEPS == 2 * ShareKeys<STEPS_QK>::BLOCKS * ShareKeys<STEPS_QK>::STEPS;
+template <bool> struct SharesOf { using Key = ShareKeys<STEPS_QK>; using Value = ShareKeys<STEPS_V>; };
+template <> struct SharesOf<true> { using Key = ShareHalf; using Value = ShareHalf; };
+using ShareDk = SharesOf<HALVES>::Key;
+using ShareDv = SharesOf<HALVES>::Value;
+DEVICE bool warp_has_value() { return mov_tid_x() < THREADS / 2; } // with HALVES: dV, and no dK
+// Accumulators of dK and dV, 4 floats each.
+constexpr int GRADS_K = ShareDk::BLOCKS * 2 * ShareDk::STEPS, GRADS_V = HALVES ? 0 : ShareDv::BLOCKS * 2 * ShareDv::STEPS;
+// Beside them, which stay, there is room for parts of S and dP, and of dQ after them, which has more addresses.
+constexpr int ROOM = ACCUMULATORS - 4 * (GRADS_K + GRADS_V);
 // A dropout word serves 64 keys of a thread's rows: its warp had better own them all.
 using ShareS = Share<TILE_M / 16, TILE_N / 16, DROPOUT ? (TILE_N < 64 ? TILE_N : 64) / 16 : 0, 16, ROOM>;
 using ShareDq = Share<TILE_M / 16, STEPS_QK, 0, 8, ROOM < 64 ? ROOM : 64>;
@@ -232,6 +241,39 @@ DEVICE void keys_store(unsigned short *head, long long stride, const float (&acc
 				lane % 4, true, k + 16 * i + 8 * r < slot);
 }
 
+// What a warp has of dK and of dV; with HALVES `key` is of one of them.
+struct Grads {
+	float key[ShareDk::BLOCKS][2 * ShareDk::STEPS][4];
+	float value[ShareDv::BLOCKS][2 * ShareDv::STEPS][4];
+};
+
+DEVICE void grads_store(const fagen_abi &p, const Grads &grads, int b, int h, int k0)
+{
+	const int first = first_k(&p, b), slot = slot_k(&p, b);
+	if constexpr (HALVES) {
+		const bool value = warp_has_value();
+		keys_store<ShareDk, HEAD_DIM_QK>(head_address(value ? p.dvalue : p.dkey, b, h, first), value ? p.dvalue.stride_seq : p.dkey.stride_seq,
+		                                 grads.key, value ? KEEP_SCALE : SOFTMAX_SCALE, k0, slot);
+	} else {
+		keys_store<ShareDk, HEAD_DIM_QK>(head_address(p.dkey, b, h, first), p.dkey.stride_seq, grads.key, SOFTMAX_SCALE, k0, slot);
+		keys_store<ShareDv, HEAD_DIM_V>(head_address(p.dvalue, b, h, first), p.dvalue.stride_seq, grads.value, KEEP_SCALE, k0, slot);
+	}
+}
+
+// What a part of an item leaves for bwd_join.cu: the accumulators of its threads, in the order [dK, then dV][THREADS].
+DEVICE float4 *part_at(const fagen_abi &p, unsigned part)
+{
+	return reinterpret_cast<float4 *>(p.parts) + part * (long long)((GRADS_K + GRADS_V) * THREADS) + threadIdx.x;
+}
+template <int BLOCKS, int COLUMNS> DEVICE void part_store(float4 *to, const float (&acc)[BLOCKS][COLUMNS][4])
+{
+#pragma unroll
+	for (int i = 0; i < BLOCKS; i++)
+#pragma unroll
+		for (int j = 0; j < COLUMNS; j++)
+			to[(i * COLUMNS + j) * THREADS] = make_float4(acc[i][j][0], acc[i][j][1], acc[i][j][2], acc[i][j][3]);
+}
+
 // What item number i of the launch is.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return key_item(p, i, key_sections(p)); }
 
@@ -241,7 +283,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + sizeof(Smem));
 
-	const Owned own = item_owned(p, item_at(p, blockIdx.x));
+	const bool cut = CUT && blockIdx.x >= p.cut_first;
+	const unsigned part = cut ? blockIdx.x - p.cut_first : 0;
+	const Owned own = item_owned(p, item_at(p, cut ? p.cut_first + part / p.cut_parts : blockIdx.x));
 	if (own.tile < 0)
 		return;
 	const int k0 = own.tile * TILE_N;
@@ -251,6 +295,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 	if (threadIdx.x == 0) {
 		walk_begin<false>(smem.walk, p, b, k0);
+		if (cut)
+			stream_part(&smem.walk.stream, part % p.cut_parts, p.cut_parts);
 		smem.batch_query = head_address(p.query, b, 0, first_q(&p, b));
 		smem.batch_dout = head_address(p.dout, b, 0, first_q(&p, b));
 		smem.b = b, smem.head_end = (h_kv + 1) * group, smem.k0 = k0;
@@ -312,8 +358,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		cp_async_commit();
 	};
 
-	float dkey[ShareDk::BLOCKS][2 * ShareDk::STEPS][4] = {};
-	float dvalue[ShareDv::BLOCKS][2 * ShareDv::STEPS][4] = {};
+	Grads grads = {};
 	tile_load<TILE_N, HEAD_DIM_QK, CHUNKS_QK, THREADS>(cvta_shared(smem.key),
 	                                                   head_address(p.key, b, h_kv, first_k(&p, b)),
 	                                                   p.key.stride_seq, k0, sequence_k(&p, b));
@@ -447,10 +492,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		const int stage = stage_of(seat);
 		const Note &now = smem.note[note_of(seat)];
 		const auto key_product = [&] {
-			product_keys<ShareDk, CHUNKS_QK>(dkey, cvta_shared(smem.dscore[cells_of(seat)]), cvta_shared(smem.query[stage]));
+			const bool value = HALVES && warp_has_value();
+			product_keys<ShareDk, CHUNKS_QK>(grads.key, cvta_shared(value ? smem.prob[cells_of(seat)] : smem.dscore[cells_of(seat)]),
+			                                 cvta_shared(value ? smem.dout[stage] : smem.query[stage]));
 		};
 		const auto value_product = [&] {
-			product_keys<ShareDv, CHUNKS_V>(dvalue, cvta_shared(smem.prob[cells_of(seat)]), cvta_shared(smem.dout[stage]));
+			if constexpr (!HALVES)
+				product_keys<ShareDv, CHUNKS_V>(grads.value, cvta_shared(smem.prob[cells_of(seat)]), cvta_shared(smem.dout[stage]));
 		};
 		const auto query_product = [&] {
 			if constexpr (QUERY_APART) // it is the other kernel's
@@ -487,11 +535,13 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			key_product();
 			if constexpr (STAGES == 1) { // each is on its way as soon as it has a place
 				const Step to = step(now.head, now.tile - 1);
-				__syncthreads(); // readers of Q, the statistics and inputs before they are overwritten
+				__syncthreads(); // readers of Q, the statistics and inputs, with HALVES of dO too, before they are overwritten
 				load_query(seat ^ 1, to, seat, now.head, now.turn);
+				if constexpr (HALVES)
+					load_dout(seat ^ 1, to.tile, to.head);
 			}
 			value_product();
-			if constexpr (STAGES == 1) {
+			if constexpr (STAGES == 1 && !HALVES) {
 				__syncthreads(); // readers of dO before it is overwritten
 				load_dout(seat ^ 1, smem.note[seat ^ 1].tile, smem.note[seat ^ 1].head);
 			}
@@ -539,12 +589,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		}
 	}
 
-	const int out_b = smem.b, out_head = smem.head_end / group - 1,
-		  out_k0 = smem.k0; // read again: the loop kept none
-	keys_store<ShareDk, HEAD_DIM_QK>(head_address(p.dkey, out_b, out_head, first_k(&p, out_b)), p.dkey.stride_seq, dkey, SOFTMAX_SCALE, out_k0,
-	                    slot_k(&p, out_b));
-	keys_store<ShareDv, HEAD_DIM_V>(head_address(p.dvalue, out_b, out_head, first_k(&p, out_b)), p.dvalue.stride_seq, dvalue, KEEP_SCALE, out_k0,
-	                    slot_k(&p, out_b));
+	if (CUT && blockIdx.x >= p.cut_first) {
+		float4 *const to = part_at(p, blockIdx.x - p.cut_first);
+		part_store(to, grads.key);
+		if constexpr (!HALVES)
+			part_store(to + GRADS_K * THREADS, grads.value);
+		return;
+	}
+	grads_store(p, grads, smem.b, smem.head_end / group - 1, smem.k0); // read again: the loop kept none
 }
 
 // TILE_M rows of one query head: their sums, scaled and rounded.

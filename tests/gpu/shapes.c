@@ -238,6 +238,18 @@ static const char *const full_keys[] = {
 };
 static const char *const full_parts[] = {"b1,h2,q300,k900", "b1,h2,q200,k700,rising", "b1,h2,q130,k300,huge", "b1,h2,q333,k300,odd"};
 
+/* Backward of few tiles, or of a few more than run at once: they are cut into parts. */
+static const struct {
+	const char *keys, *parts;
+} cut_cases[] = {
+	{"head_dim: 128, tile: {backward: {m: 64, n: 128, warps: 8, stages: 3}}", "b1,h8,q1024,k2170"},
+	{"head_dim: 64, kv_group: 4, dropout: 0.17, tile: {backward: {m: 64, n: 128, warps: 4, stages: 2}}", "b1,h8/2,q1000,k700"},
+	{"head_dim: {qk: 192, v: 128}, tile: {backward: {m: 64, n: 64, warps: 8, stages: 1}}", "b1,h2,q2100,k300"},
+	{"head_dim: 256, mask: causal, tile: {backward: {m: 128, n: 64, warps: 8, stages: 1}}", "b1,h2,q3000,k400,bshd"},
+	{"head_dim: 96, layout: packed, tile: {backward: {m: 64, n: 128, warps: 8, stages: 3}}", "b3,h2,lq1700-0-900,lk300-9-400"},
+	{"head_dim: 80, layout: padded, mask: causal, kv_group: 2, tile: {backward: {m: 64, n: 64, warps: 4, stages: 2}}", "b2,h4/2,lq1700-90,lk300-200,q1800,k300"},
+};
+
 void suite_fields(struct suite *s)
 {
 	for (size_t i = 0; i < sizeof field_cases / sizeof *field_cases; i++)
@@ -274,6 +286,10 @@ void suite_fields(struct suite *s)
 			snprintf(spec, sizeof spec, "{%s, " BOTH "}", full_keys[k]);
 			suite_case(s, CLASS_TILES, spec, "%s", full_parts[i]);
 		}
+	for (size_t i = 0; i < sizeof cut_cases / sizeof *cut_cases; i++) {
+		snprintf(spec, sizeof spec, "{%s, " BOTH "}", cut_cases[i].keys);
+		suite_case(s, CLASS_TILES, spec, "%s", cut_cases[i].parts);
+	}
 	static const int backward[][2] = {{64, 64}, {128, 64}, {64, 128}, {32, 64}};
 	for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
 		snprintf(spec, sizeof spec,
