@@ -54,7 +54,7 @@ static void prologue_print(struct text *out, const struct spec *spec, const stru
 		{"QUEUE", "bool", tile->queue, 0, "persistent CTAs take items from p.queue"},
 		{"ORDER", "int", !tile->order ? 0 : plan->pass == PASS_FORWARD ? 1 : 2, 0, "what fagen_order sorts: ORDER_NONE and the others"},
 		{"SPLITS", "int", tile->splits, 0, "parts of an owned tile's visits, items of their own"},
-		{"CUT", "bool", has_kernel(plan, "fagen_backward_join"), 0, "items from p.cut_first on are in parts"},
+		{"CUT", "bool", tile->cut, 0, "tiles from p.cut_first on alone are in parts"},
 		{"CTAS_SM", "int", tile->ctas_wanted, 0, "CTAs that an SM holds at least, each with that part of its registers"},
 		{"TILE_HEADS", "int", tile->heads, 0, "query heads that share a query tile; 1: each has its own"},
 		{"OUT_STAGED", "bool", tile->out_staged, 0, "O passes through shared memory on its way out, a few rows at a time"},

@@ -499,6 +499,8 @@ extern const char *const cost_names[COST_COUNT];
 struct candidate {
 	int tile_m, tile_n, warps, stages;
 	int splits;               /* parts of an owned tile's visits, each an item of its own, which another kernel joins; 1: none */
+	bool may_cut;             /* false: where cutting costs something and the plan's problem would not be cut */
+	bool cut;                 /* the last tiles of a launch are cut into parts, where its shape wants it */
 	int heads;                /* query heads of a group that share a query tile; 1: a tile has one */
 	int positions;            /* of each of them: tile_m over the power of two that has room for them */
 	int walk_warps;           /* those of them that walk the tiles */

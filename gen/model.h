@@ -20,7 +20,7 @@ struct template_model {
 	int (*tiles)(struct tile_request *, int max, const struct spec *, const struct program *, const struct target *);
 	/* Is this tile one the skeleton can be compiled with? Else appends the rule it breaks to `reason`. */
 	bool (*legal)(char reason[REASON_MAX], const struct tile_request *, const struct spec *, const struct program *);
-	/* Given tile_m, tile_n, warps, stages, splits, heads: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
+	/* Given tile_m, tile_n, warps, stages, splits, heads, may_cut: fills smem terms and smem_bytes exactly as the skeleton's struct Smem and
 	 * the staged inputs behind it are laid out, the registers per thread, and in cost_us the cost of ONE visited tile
 	 * in clocks of one SM by resource (COST_HBM, COST_L2 and the test of every cell of a partial tile are left to the
 	 * planner). */
@@ -90,6 +90,9 @@ void recipe_order_add(struct recipe *, const struct candidate *, enum pass);
 void recipe_order_piece_add(struct recipe *, const struct candidate *, enum pass);
 void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int tile, int threads, int smem_bytes);
 void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
+/* A kernel that joins parts, of so many CTAs a tile; and the workspace that they lie in. */
+void recipe_join_add(struct recipe *, const struct recipe_tail *, const char *entry, enum recipe_grid, int tile, int parts, int threads);
+void recipe_tail_piece_add(struct recipe *, const struct recipe_tail *, enum recipe_size, int tile, int unit);
 void recipe_map_add(struct recipe *, const char *name, int rows); /* of one head */
 
 /* Clocks in which `warps` warps stage a visit's inputs of cells and diagonals: they do little but wait for addresses. */

@@ -97,6 +97,19 @@ void recipe_piece_add(struct recipe *r, const char *name, enum recipe_size size,
 	snprintf(piece->name, sizeof piece->name, "%s", name);
 }
 
+void recipe_join_add(struct recipe *r, const struct recipe_tail *tail, const char *entry, enum recipe_grid grid, int tile, int parts, int threads)
+{
+	recipe_kernel_add(r, entry, grid, tile, threads, 0);
+	r->kernel[r->kernel_count - 1].parts = parts;
+	r->kernel[r->kernel_count - 1].tail = *tail;
+}
+
+void recipe_tail_piece_add(struct recipe *r, const struct recipe_tail *tail, enum recipe_size size, int tile, int unit)
+{
+	recipe_piece_add(r, "parts", size, tile, unit);
+	r->piece[r->piece_count - 1].tail = *tail;
+}
+
 void recipe_map_add(struct recipe *r, const char *name, int rows)
 {
 	struct recipe_map *map = &r->map[r->map_count++];

@@ -128,6 +128,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const struct share s = share_make(warps, m / 16, n / 16, dropout ? (n < 64 ? n : 64) / 16 : 0, 16, room);
 	const struct share dq = share_make(warps, m / 16, steps_qk, 0, 8, room < 64 ? room : 64);
 	c->sums = spec->deterministic ? DQUERY_APART : DQUERY_CLEARED;
+	/* What is deterministic is not cut, for bits may not depend on how many tiles there are; nor where a tile's visits may be few of all that it could have. */
+	c->cut = c->sums != DQUERY_APART && !program->scan && runs_long(program, PASS_BACKWARD);
 	const double sums = c->sums != DQUERY_APART; /* 0: dQ is the other kernel's */
 
 	c->order = order_wanted(c, spec, program);
@@ -214,14 +216,6 @@ static void recipe_grads_add(struct recipe *recipe, const struct spec *spec, con
 	recipe_kernel_add(recipe, "fagen_input_grad_sum", GRID_QUERY_TILES, c->tile_m, threads, 0);
 }
 
-/* What is deterministic is not cut, for bits may not depend on how many tiles there are; nor where a tile's visits may be few of all that it could have. */
-static struct recipe_tail tail_of(const struct candidate *c, const struct spec *spec, const struct program *program)
-{
-	if (c->sums == DQUERY_APART || program->scan || !runs_long(program, PASS_BACKWARD))
-		return (struct recipe_tail){0};
-	return (struct recipe_tail){c->tile_m, c->ctas_sm, c->alike};
-}
-
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
@@ -230,12 +224,13 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_bounds_add(recipe, program, c);
 	recipe_order_add(recipe, c, PASS_BACKWARD);
 	recipe_kernel_add(recipe, "fagen_delta", GRID_QUERY_TILES, c->tile_m, threads, 0);
-	const struct recipe_tail tail = tail_of(c, spec, program);
-	recipe_kernel_add(recipe, "fagen_backward", tail.rows ? GRID_KEY_TAILS : GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
-	recipe->kernel[recipe->kernel_count - 1].tail = tail;
-	if (tail.rows) {
-		recipe_kernel_add(recipe, "fagen_backward_join", GRID_KEY_TAILS_JOIN, c->tile_n, threads, 0);
+	recipe_kernel_add(recipe, "fagen_backward", c->cut ? GRID_KEY_TAILS : GRID_KEY_TILES, c->tile_n, threads, c->smem_bytes);
+	if (c->cut) {
+		const struct key_grads grads = key_grads_make(c->warps, c->tile_n, steps(spec->head_dim_qk), steps(spec->head_dim_v));
+		const struct recipe_tail tail = {.visit = c->tile_m, .resident = c->ctas_sm, .alike = c->alike, .ends = 2, .join = 8};
 		recipe->kernel[recipe->kernel_count - 1].tail = tail;
+		recipe_join_add(recipe, &tail, "fagen_backward_join", GRID_KEY_TAILS_JOIN, c->tile_n, 1, threads);
+		recipe_tail_piece_add(recipe, &tail, SIZE_TAILS_KV, c->tile_n, threads * grads.accumulators);
 	}
 	if (c->sums == DQUERY_APART)
 		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, c->tile_m, threads,
@@ -248,11 +243,6 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_piece_add(recipe, "delta", SIZE_ROWS_QK, c->tile_m, 2);
 	if (c->sums != DQUERY_APART)
 		recipe_piece_add(recipe, "dquery_accum", SIZE_ROWS_QK, c->tile_m, columns);
-	if (tail.rows) {
-		const struct key_grads grads = key_grads_make(c->warps, c->tile_n, steps(spec->head_dim_qk), steps(spec->head_dim_v));
-		recipe_piece_add(recipe, "parts", SIZE_TAILS_KV, c->tile_n, threads * grads.accumulators);
-		recipe->piece[recipe->piece_count - 1].tail = tail;
-	}
 	recipe_order_piece_add(recipe, c, PASS_BACKWARD);
 }
 

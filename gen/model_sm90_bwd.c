@@ -109,6 +109,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const int columns_qk = 16 * steps(spec->head_dim_qk), columns_v = 16 * steps(spec->head_dim_v);
 
 	c->walk_warps = 1;
+	c->cut = c->may_cut && c->alike && c->splits == 1 && !spec->deterministic && !program->grads;
 	c->overlap = overlap;
 	c->visit_clocks = visit_clocks;
 	c->item_clocks = item_clocks;
@@ -129,7 +130,7 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 		smem_term_add(c, "dropout", 2 * WARPGROUPS * 2 * m * 4);
 	const int notes = 2 * c->stages;
 	const int barriers = 8 * (4 + 4 * c->stages + 2 * notes + 2 * 2 + 2 * 2) + 16; /* and whose dQ is summed */
-	smem_term_add(c, "barriers, walk", (barriers + native_backward_notes(c, spec, program, c->splits > 1) + 15) / 16 * 16);
+	smem_term_add(c, "barriers, walk", (barriers + native_backward_notes(c, spec, program, c->splits > 1 || c->cut) + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, notes, 2, c->stages);
 
 	/* What a thread has at launch, before the warpgroups share registers out. */
@@ -151,18 +152,26 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
-	native_backward_recipe(recipe, spec, program, c, GRID_PERSISTENT_KEYS, c->tile_n);
+	const int warps = (spec->head_dim_qk + 31) / 32 + (spec->head_dim_v + 31) / 32; /* of a CTA that merges: 32 columns each */
+	const int part = c->tile_n * (spec->head_dim_qk + spec->head_dim_v) + 4; /* dK, dV, and whether there are any */
+	const struct recipe_tail tail = {.visit = c->tile_m, .resident = 1, .alike = 1, .ends = 4, .join = 8};
+	native_backward_recipe(recipe, spec, program, c, c->cut ? GRID_PERSISTENT_KEY_TAILS : GRID_PERSISTENT_KEYS, c->tile_n);
 	if (c->sums == DQUERY_APART)
 		native_query_add(recipe, c, spec, program, target);
+	if (c->cut) {
+		for (int i = 0; i < recipe->kernel_count; i++)
+			if (recipe->kernel[i].grid == GRID_PERSISTENT_KEY_TAILS)
+				recipe->kernel[i].tail = tail;
+		recipe_join_add(recipe, &tail, "fagen_backward_merge", GRID_KEY_TAILS_JOIN, c->tile_n, c->tile_n / MERGE_KEYS, 32 * warps);
+		recipe_tail_piece_add(recipe, &tail, SIZE_TAILS_KV, c->tile_n, part);
+	}
 	if (c->splits == 1)
 		return;
 	for (int i = 0; i < recipe->kernel_count; i++)
 		if (recipe->kernel[i].grid == GRID_PERSISTENT_KEYS)
 			recipe->kernel[i].parts = c->splits;
-	const int warps = (spec->head_dim_qk + 31) / 32 + (spec->head_dim_v + 31) / 32; /* 32 columns each */
 	recipe_kernel_add(recipe, "fagen_backward_merge", GRID_KEY_TILES, MERGE_KEYS, 32 * warps, 0);
-	/* dK, dV, and whether there are any, of each part. */
-	recipe_piece_add(recipe, "parts", SIZE_TILES_KV, c->tile_n, c->splits * (c->tile_n * (spec->head_dim_qk + spec->head_dim_v) + 4));
+	recipe_piece_add(recipe, "parts", SIZE_TILES_KV, c->tile_n, c->splits * part);
 }
 
 const struct template_model model_sm90_bwd = {

@@ -154,6 +154,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 
 	c->walk_warps = 1;
 	c->ctas_wanted = sm_shared(c, spec, program) ? 2 : 1;
+	c->cut = c->may_cut && c->alike && c->splits == 1 && c->heads == 1 && c->ctas_wanted == 1 && !spec->deterministic;
 	const int kind = c->ctas_wanted == 2 ? SHARED : warpgroups;
 	c->overlap = overlap[kind];
 	c->speculate = one_reference_does(spec, program);
@@ -164,7 +165,7 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "K", c->stages * c->tile_n * row_qk);
 	smem_term_add(c, "V", c->stages * c->tile_n * row_v);
 	const int notes = 2 * c->stages;
-	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * ((c->splits > 1 ? 28 : 16) + head_key_bytes(spec)) + 3 * 4 + SECTIONS_BYTES;
+	const int barriers = 8 * (4 * c->stages + 2 * notes + 2 * warpgroups + 3 * 2), items = 3 * ((c->splits > 1 || c->cut ? 28 : 16) + head_key_bytes(spec)) + 3 * 4 + SECTIONS_BYTES;
 	const int walk = barriers + notes * note_bytes(program, c, 1) + items + walk_bytes(spec, program, c->walk_warps);
 	smem_term_add(c, "barriers, walk", (walk + 15) / 16 * 16);
 	smem_inputs_add(c, program, spec, 2, 2, notes, c->stages);
@@ -215,6 +216,12 @@ static void fwd_shape(struct candidate *c, const struct spec *spec, const struct
 		score_cost_add(c, program, device, PASS_FORWARD);
 }
 
+/* A part's O is float32 and not staged. By nine timings of d 64 to 256, full, 4k to 16k, on an H200. */
+static struct recipe_tail fwd_tail(int tile_n, int head_dim_v)
+{
+	return (struct recipe_tail){.visit = tile_n, .resident = 1, .alike = 1, .ends = 5 + head_dim_v / 64, .join = 12};
+}
+
 static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const struct program *program,
                        const struct candidate *c, const struct target *target)
 {
@@ -224,14 +231,20 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	recipe_blocks_add(recipe, program);
 	recipe_bounds_add(recipe, program, c);
 	recipe_order_add(recipe, c, PASS_FORWARD);
-	recipe_kernel_add(recipe, "fagen_forward", c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : GRID_PERSISTENT, c->positions, 32 * c->warps,
-	                  c->smem_bytes);
+	const enum recipe_grid grid = c->ctas_wanted == 2 ? GRID_PERSISTENT_2 : c->cut ? GRID_PERSISTENT_TAILS : GRID_PERSISTENT;
+	recipe_kernel_add(recipe, "fagen_forward", grid, c->positions, 32 * c->warps, c->smem_bytes);
 	recipe->kernel[recipe->kernel_count - 1].heads = shared ? c->heads : 0;
 	if (c->splits > 1) {
 		recipe->kernel[recipe->kernel_count - 1].parts = c->splits;
 		recipe_kernel_add(recipe, "fagen_forward_merge", GRID_QUERY_TILES, MERGE_ROWS, 32 * MERGE_ROWS, 0);
 		const int row = c->splits * (spec->head_dim_v + 1); /* O and LSE; of a head, with its share of rows to spare */
 		recipe_piece_add(recipe, "parts", SIZE_ROWS_QK, c->positions, (row * slots + c->heads - 1) / c->heads);
+	}
+	if (c->cut) {
+		const struct recipe_tail tail = fwd_tail(c->tile_n, spec->head_dim_v);
+		recipe->kernel[recipe->kernel_count - 1].tail = tail;
+		recipe_join_add(recipe, &tail, "fagen_forward_merge", GRID_TAILS_JOIN, c->tile_m, c->tile_m / MERGE_ROWS, 32 * MERGE_ROWS);
+		recipe_tail_piece_add(recipe, &tail, SIZE_TAILS_Q, c->tile_m, c->tile_m * (spec->head_dim_v + 1));
 	}
 	recipe_queue_add(recipe, c);
 	recipe_order_piece_add(recipe, c, PASS_FORWARD);

@@ -73,10 +73,11 @@ static bool kernels_fit(struct candidate *c, const struct template_model *model,
 /* Fills what does not depend on the problem; false and a reason when the candidate cannot run on the target. */
 static bool candidate_shape(struct candidate *c, const struct template_model *model, const struct spec *spec,
                             const struct program *program, const struct target *target, const struct device *device,
-                            const struct tile_request *tile)
+                            const struct tile_request *tile, bool may_cut)
 {
 	*c = (struct candidate){.tile_m = tile->m, .tile_n = tile->n, .warps = tile->warps, .stages = tile->stages};
 	c->splits = tile->splits ? tile->splits : 1;
+	c->may_cut = may_cut;
 	c->heads = tile->heads ? tile->heads : 1;
 	c->positions = c->tile_m / heads_slots(c->heads);
 	c->walk_warps = c->warps;
@@ -114,13 +115,38 @@ struct tile_request candidate_request(const struct candidate *c)
 	return (struct tile_request){c->tile_m, c->tile_n, c->warps, c->stages, c->splits, c->heads};
 }
 
+/* Are the last tiles cut for the plan's problem, behind whole ones? */
+static bool cuts_some(const struct recipe *recipe, const struct plan *plan)
+{
+	const struct problem *p = &plan->problem;
+	const struct recipe_shape shape = {.batch = p->batch,
+	                                   .heads_q = p->heads_q,
+	                                   .heads_kv = p->heads_kv,
+	                                   .seqlen_q = p->seqlen_q,
+	                                   .seqlen_k = p->seqlen_k,
+	                                   .sms = plan->device->sms};
+	for (int i = 0; i < recipe->kernel_count; i++) {
+		const struct recipe_cut cut = recipe_kernel_cut(&recipe->kernel[i], &shape);
+		if (cut.parts > 0 && cut.first > 0)
+			return true;
+	}
+	return false;
+}
+
 static void candidate_fill(struct candidate *c, struct plan *plan, struct memo *memo, const struct template_model *model,
                            const struct spec *spec, const struct program *program, const struct tile_request *tile)
 {
-	if (!candidate_shape(c, model, spec, program, plan->target, plan->device, tile))
-		return;
 	struct recipe recipe;
-	recipe_fill(&recipe, model, spec, program, c, plan->target, &plan->problem);
+	bool fits = candidate_shape(c, model, spec, program, plan->target, plan->device, tile, true);
+	if (fits)
+		recipe_fill(&recipe, model, spec, program, c, plan->target, &plan->problem);
+	if (c->cut && !(fits && cuts_some(&recipe, plan))) {
+		fits = candidate_shape(c, model, spec, program, plan->target, plan->device, tile, false);
+		if (fits)
+			recipe_fill(&recipe, model, spec, program, c, plan->target, &plan->problem);
+	}
+	if (!fits)
+		return;
 	if (model->naive)
 		candidate_cost_naive(c, spec, plan, &recipe);
 	else
@@ -210,7 +236,7 @@ static bool tile_nearest(struct tile_request *nearest, const struct template_mod
 	bool found = false;
 	for (int i = 0; i < count; i++) {
 		struct candidate c;
-		if (!candidate_shape(&c, model, spec, program, target, device, &tile[i]))
+		if (!candidate_shape(&c, model, spec, program, target, device, &tile[i], false))
 			continue;
 		if (!found || tile_distance(&tile[i], wish) < tile_distance(nearest, wish))
 			*nearest = tile[i];

@@ -74,9 +74,9 @@ void candidate_clocks(struct candidate *c, enum pass pass)
 static double items_count(const struct recipe_kernel *main, const struct recipe_shape *shape)
 {
 	struct recipe_kernel one = *main;
-	if (one.grid == GRID_PERSISTENT || one.grid == GRID_PERSISTENT_2)
+	if (one.grid == GRID_PERSISTENT || one.grid == GRID_PERSISTENT_2 || one.grid == GRID_PERSISTENT_TAILS)
 		one.grid = GRID_QUERY_TILES;
-	else if (one.grid == GRID_PERSISTENT_KEYS || one.grid == GRID_PERSISTENT_PAIRS || one.grid == GRID_KEY_TAILS)
+	else if (one.grid == GRID_PERSISTENT_KEYS || one.grid == GRID_PERSISTENT_PAIRS || one.grid == GRID_KEY_TAILS || one.grid == GRID_PERSISTENT_KEY_TAILS)
 		one.grid = GRID_KEY_TILES;
 	const int each = main->grid == GRID_PERSISTENT_PAIRS ? 2 : one.parts > 0 ? one.parts : 1;
 	return (double)recipe_grid_size(&one, shape) * each;
@@ -299,7 +299,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	c->hbm_bytes = main_bytes + side_bytes + added_bytes + inputs.hbm_bytes;
 
 	/* Time. A CTA that is alone on its SM has fewer warps to hide behind; the last wave leaves SMs idle, fewer where its items are cut. */
-	const struct recipe_cut cut = main->grid == GRID_KEY_TAILS ? recipe_cut(main->tile, &main->tail, &shape) : (struct recipe_cut){.parts = 0};
+	const struct recipe_cut cut = recipe_kernel_cut(main, &shape);
 	const double all_cut = cut.parts > 0 && cut.first == 0 ? (double)cut.parts : 1;
 	const double per_sm = items * all_cut / device->sms;
 	double filled = ceil(per_sm);

@@ -110,16 +110,16 @@ static void heads_print(struct text *text, const struct plan *plan, const struct
 	text_puts(text, "\n");
 }
 
-/* What becomes of the last key tiles. */
+/* What becomes of the last tiles. */
 static void cut_print(struct text *text, const struct plan *plan)
 {
 	const struct recipe_shape shape = shape_of(plan);
-	const struct recipe_kernel *join = recipe_kernel_find(&plan->recipe, "fagen_backward_join");
-	if (!join)
-		return;
-	const struct recipe_cut cut = recipe_cut(join->tile, &join->tail, &shape);
-	if (cut.parts > 0)
-		text_addf(text, "; the last %" PRId64 " tiles of keys in %" PRId64 " parts, which %s adds", recipe_grid_size(join, &shape), cut.parts, join->entry);
+	for (int i = 0; i < plan->recipe.kernel_count; i++) {
+		const struct recipe_kernel *const join = &plan->recipe.kernel[i];
+		const struct recipe_cut cut = recipe_kernel_cut(join, &shape);
+		if (cut.parts > 0 && (join->grid == GRID_TAILS_JOIN || join->grid == GRID_KEY_TAILS_JOIN))
+			text_addf(text, "; the last %" PRId64 " tiles in %" PRId64 " parts, which %s joins", cut.tiles, cut.parts, join->entry);
+	}
 }
 
 static void chosen_print(struct text *text, const struct plan *plan, const struct candidate *c)

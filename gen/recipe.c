@@ -7,10 +7,10 @@
 #include "gen/recipe.h"
 
 static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tails", "key_tails_join", "key_tiles_q",
-                                                   "scores",      "persistent",    "persistent_keys", "persistent_pairs",
+                                                   "scores",      "persistent",    "persistent_tails", "persistent_key_tails", "tails_join", "persistent_keys", "persistent_pairs",
                                                    "persistent_2", "order_queries", "order_keys"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
-                                                   "tiles_k", "tiles_kv", "tails_kv", "blocks", "launch"};
+                                                   "tiles_k", "tiles_kv", "tails_q", "tails_kv", "blocks", "launch"};
 static const char *const map_names[RECIPE_MAPS_MAX] = {"query", "key", "value", "dout"};
 
 bool grid_is_order(enum recipe_grid grid) { return grid == GRID_ORDER_QUERIES || grid == GRID_ORDER_KEYS; }
@@ -23,11 +23,17 @@ const struct recipe_kernel *recipe_kernel_find(const struct recipe *recipe, cons
 	return NULL;
 }
 
-static bool grid_is_cut(enum recipe_grid grid) { return grid == GRID_KEY_TAILS || grid == GRID_KEY_TAILS_JOIN; }
+static bool grid_has_tail(enum recipe_grid grid)
+{
+	return grid == GRID_KEY_TAILS || grid == GRID_KEY_TAILS_JOIN || grid == GRID_PERSISTENT_TAILS || grid == GRID_PERSISTENT_KEY_TAILS || grid == GRID_TAILS_JOIN;
+}
+static bool tail_of_keys(enum recipe_grid grid) { return grid == GRID_KEY_TAILS || grid == GRID_KEY_TAILS_JOIN || grid == GRID_PERSISTENT_KEY_TAILS; }
+static bool grid_is_join(enum recipe_grid grid) { return grid == GRID_KEY_TAILS_JOIN || grid == GRID_TAILS_JOIN; }
+static bool size_has_tail(enum recipe_size size) { return size == SIZE_TAILS_Q || size == SIZE_TAILS_KV; }
 
 static void tail_print(struct text *text, const struct recipe_tail *tail)
 {
-	text_addf(text, " rows %d resident %d alike %d", tail->rows, tail->resident, tail->alike);
+	text_addf(text, " visit %d resident %d alike %d ends %d join %d", tail->visit, tail->resident, tail->alike, tail->ends, tail->join);
 }
 
 void recipe_print(struct text *text, const struct recipe *recipe)
@@ -43,14 +49,14 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 			text_addf(text, " beyond %d", k->beyond);
 		if (k->heads)
 			text_addf(text, " heads %d", k->heads);
-		if (grid_is_cut(k->grid))
+		if (grid_has_tail(k->grid))
 			tail_print(text, &k->tail);
 		text_puts(text, "\n");
 	}
 	for (int i = 0; i < recipe->piece_count; i++) {
 		const struct recipe_piece *p = &recipe->piece[i];
 		text_addf(text, "piece %s size %s tile %d unit %d zeroed %d", p->name, size_names[p->size], p->tile, p->unit, p->zeroed);
-		if (p->size == SIZE_TAILS_KV)
+		if (size_has_tail(p->size))
 			tail_print(text, &p->tail);
 		text_puts(text, "\n");
 	}
@@ -78,9 +84,11 @@ static int heads_parse(struct line *line)
 static struct recipe_tail tail_parse(struct line *line)
 {
 	struct recipe_tail tail;
-	tail.rows = line_number(line, "rows", 1, INT32_MAX);
+	tail.visit = line_number(line, "visit", 1, INT32_MAX);
 	tail.resident = line_number(line, "resident", 1, 32);
 	tail.alike = line_number(line, "alike", 0, 1);
+	tail.ends = line_number(line, "ends", 0, 1000);
+	tail.join = line_number(line, "join", 0, 1000);
 	return tail;
 }
 
@@ -94,11 +102,13 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 	k.smem_bytes = line_number(line, "smem_bytes", 0, INT32_MAX);
 	if ((k.grid == GRID_PERSISTENT || k.grid == GRID_PERSISTENT_KEYS) && follows(line, "parts"))
 		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
+	if (grid_is_join(k.grid))
+		k.parts = line_number(line, "parts", 1, INT32_MAX);
 	if (grid_is_order(k.grid))
 		k.beyond = line_number(line, "beyond", 1, INT32_MAX);
 	if (k.grid == GRID_PERSISTENT || k.grid == GRID_ORDER_QUERIES)
 		k.heads = heads_parse(line);
-	if (grid_is_cut(k.grid))
+	if (grid_has_tail(k.grid))
 		k.tail = tail_parse(line);
 	if (!line->wrong && k.heads && (recipe->kv_group == 0 || recipe->kv_group % k.heads != 0))
 		line->wrong = "heads that divide kv_group"; /* they read the same keys */
@@ -116,7 +126,7 @@ static void piece_parse(struct recipe *recipe, struct line *line)
 	p.tile = line_number(line, "tile", 0, INT32_MAX);
 	p.unit = line_number(line, "unit", 0, INT32_MAX);
 	p.zeroed = line_number(line, "zeroed", 0, 1);
-	if (p.size == SIZE_TAILS_KV)
+	if (size_has_tail(p.size))
 		p.tail = tail_parse(line);
 	_Static_assert(RECIPE_PIECES_MAX == 10, "as the message says");
 	if (recipe->piece_count == RECIPE_PIECES_MAX)
@@ -201,41 +211,47 @@ static bool order_pays(const struct recipe_kernel *kernel, const struct recipe_s
 	return items > s->sms * kernel->beyond && length > ORDER_LENGTH;
 }
 
-/* What a CTA costs beside its visits, and what it costs to join parts, in visits; the fewest that a part has. In how many rounds parts may run: each
- * has as many bytes of workspace as a tile's dK and dV in float32. */
-enum { ENDS_VISITS = 2, JOIN_VISITS = 8, PART_VISITS_LEAST = 4, ROUNDS_MOST = 4 };
+/* The fewest visits of a part; and in how many rounds parts may run, for each has bytes of workspace. */
+enum { PART_VISITS_LEAST = 4, ROUNDS_MOST = 4 };
 
-struct recipe_cut recipe_cut(int tile, const struct recipe_tail *tail, const struct recipe_shape *s)
+struct recipe_cut recipe_cut(bool keys, int tile, const struct recipe_tail *tail, const struct recipe_shape *s)
 {
-	struct recipe_cut cut = {INT64_MAX, 0};
-	int64_t items = tile < 1 || shape_negative(s) ? -1 : tiles_all(s, true, tile), visits;
-	if (items < 0 || __builtin_mul_overflow(items, s->heads_kv, &items) || items < 1 || items > INT32_MAX)
+	struct recipe_cut cut = {0, 0, 0};
+	const int64_t heads = keys ? s->heads_kv : s->heads_q, group = keys && s->heads_kv > 0 ? s->heads_q / s->heads_kv : 1;
+	int64_t items = tile < 1 || shape_negative(s) ? -1 : tiles_all(s, keys, tile), visits;
+	if (items < 0 || __builtin_mul_overflow(items, heads, &items) || items < 1 || items > INT32_MAX)
 		return cut;
 	cut.first = items;
-	if (tail->rows < 1 || tail->resident < 1 || s->sms < 1 || s->sms > INT32_MAX ||
-	    __builtin_mul_overflow(tiles_of(s->seqlen_q, tail->rows), s->heads_q / s->heads_kv, &visits) || visits > INT32_MAX)
+	if (tail->visit < 1 || tail->resident < 1 || s->sms < 1 || s->sms > INT32_MAX ||
+	    __builtin_mul_overflow(tiles_of(keys ? s->seqlen_q : s->seqlen_k, tail->visit), group, &visits) || visits > INT32_MAX)
 		return cut;
 	const int64_t at_once = s->sms * tail->resident, rest = items % at_once;
 	if (rest == 0 || (!tail->alike && rest < items))
 		return cut;
-	int64_t least = visits + ENDS_VISITS;
+	int64_t least = visits + tail->ends;
 	for (int64_t parts = 2; parts <= RECIPE_PARTS_MAX && parts * PART_VISITS_LEAST <= visits; parts++) {
 		const int64_t rounds = (rest * parts + at_once - 1) / at_once, each = (visits + parts - 1) / parts;
-		const int64_t time = rounds * (each + ENDS_VISITS) + JOIN_VISITS;
-		if (rounds > ROUNDS_MOST)
-			break;
-		if (time < least) {
+		const int64_t time = rounds * (each + tail->ends) + tail->join;
+		if (rounds <= ROUNDS_MOST && time < least) {
 			least = time;
-			cut = (struct recipe_cut){items - rest, parts};
+			cut = (struct recipe_cut){items - rest, rest, parts};
 		}
 	}
 	return cut;
 }
 
+struct recipe_cut recipe_kernel_cut(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
+{
+	if (!grid_has_tail(kernel->grid))
+		return (struct recipe_cut){0, 0, 0};
+	return recipe_cut(tail_of_keys(kernel->grid), kernel->tile, &kernel->tail, shape);
+}
+
 int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe_shape *shape)
 {
 	const bool order = grid_is_order(kernel->grid), pairs = kernel->grid == GRID_PERSISTENT_PAIRS;
-	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : pairs || kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_KEYS; /* SM */
+	const bool one = kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_TAILS || kernel->grid == GRID_PERSISTENT_KEYS || kernel->grid == GRID_PERSISTENT_KEY_TAILS;
+	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : pairs || one; /* SM */
 	if (kernel->tile < 1 || shape_negative(shape) || ((each > 0 || order) && shape->sms < 1) || (order && kernel->threads < 32))
 		return -1;
 	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
@@ -244,6 +260,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	switch (kernel->grid) {
 	case GRID_QUERY_TILES:
 	case GRID_PERSISTENT_2:
+	case GRID_PERSISTENT_TAILS:
+	case GRID_TAILS_JOIN:
 	case GRID_ORDER_QUERIES:
 	case GRID_QUERY_TILES_1: tiles = tiles_q; break;
 	case GRID_PERSISTENT:
@@ -253,6 +271,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	case GRID_KEY_TILES:
 	case GRID_KEY_TAILS:
 	case GRID_KEY_TAILS_JOIN:
+	case GRID_PERSISTENT_KEY_TAILS:
 	case GRID_ORDER_KEYS:
 		tiles = tiles_k;
 		heads = shape->heads_kv;
@@ -280,11 +299,11 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		return kernel->grid == GRID_QUERY_TILES_1;
 	if (tiles < 0 || __builtin_mul_overflow(tiles, heads, &size) || size > INT32_MAX)
 		return -1;
-	if (kernel->grid == GRID_KEY_TAILS || kernel->grid == GRID_KEY_TAILS_JOIN) {
-		const struct recipe_cut cut = recipe_cut(kernel->tile, &kernel->tail, shape);
-		if (kernel->grid == GRID_KEY_TAILS_JOIN)
-			return size - cut.first;
-		return size + (size - cut.first) * (cut.parts - 1);
+	if (grid_has_tail(kernel->grid)) {
+		const struct recipe_cut cut = recipe_kernel_cut(kernel, shape);
+		if (grid_is_join(kernel->grid))
+			return cut.tiles * kernel->parts;
+		size = cut.first + cut.tiles * cut.parts;
 	}
 	if (order)
 		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
@@ -333,12 +352,12 @@ int64_t recipe_piece_bytes(const struct recipe_piece *piece, const struct recipe
 		heads = piece->size == SIZE_TILES_KV ? shape->heads_kv : heads;
 		batch = 1;
 		break;
+	case SIZE_TAILS_Q:
 	case SIZE_TAILS_KV: {
 		if (piece->tile < 1)
 			return -1;
-		const struct recipe_cut cut = recipe_cut(piece->tile, &piece->tail, shape);
-		int64_t tiles = tiles_all(shape, true, piece->tile);
-		rows = cut.parts == 0 || tiles < 0 || __builtin_mul_overflow(tiles, shape->heads_kv, &tiles) ? 0 : (tiles - cut.first) * cut.parts;
+		const struct recipe_cut cut = recipe_cut(piece->size == SIZE_TAILS_KV, piece->tile, &piece->tail, shape);
+		rows = cut.tiles * cut.parts;
 		batch = heads = 1;
 		break;
 	}

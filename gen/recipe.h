@@ -17,11 +17,14 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_QUERY_TILES,    /* ceil(seqlen_q / tile) * heads_q * batch */
 	GRID_QUERY_TILES_1,  /* the same, but at least 1: there is work without a query too */
 	GRID_KEY_TILES,      /* ceil(seqlen_k / tile) * heads_kv * batch */
-	GRID_KEY_TAILS,      /* the same, but some for each part of a tile that is cut: recipe_cut */
-	GRID_KEY_TAILS_JOIN, /* one for each tile that is cut */
+	GRID_KEY_TAILS,      /* the same, but one for each part of a tile that is cut: recipe_cut */
+	GRID_KEY_TAILS_JOIN, /* `parts` for each key tile that is cut */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
+	GRID_PERSISTENT_TAILS, /* likewise as GRID_QUERY_TILES, but for each part of a tile that is cut */
+	GRID_PERSISTENT_KEY_TAILS, /* likewise of key tiles */
+	GRID_TAILS_JOIN,      /* `parts` for each query tile that is cut */
 	GRID_PERSISTENT_KEYS, /* likewise as GRID_KEY_TILES, for each part of a tile */
 	GRID_PERSISTENT_PAIRS, /* twice GRID_KEY_TILES, clusters of two CTAs, which have a tile together; but at most one CTA for each multiprocessor,
 	                        * and at least one cluster */
@@ -36,11 +39,13 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 /* Waiting for the longest of items that are no longer costs less than to sort them: 5 us, or 10 visits of a tile. */
 enum { ORDER_LENGTH = 512 };
 
-/* The last key tiles of a launch are cut into parts, which have some of a tile's visits each, where that many more CTAs end sooner. */
+/* The last tiles of a launch are cut into parts, which have some of a tile's visits each, where that many more CTAs end sooner. */
 struct recipe_tail {
-	int rows;     /* query rows of a visit; 0: nothing is cut */
+	int visit;    /* keys, of key tiles query rows, of a visit; 0: nothing is cut */
 	int resident; /* CTAs that run at once on a multiprocessor */
 	int alike;    /* 1: all tiles have as many visits; 0: then they are cut only where they leave multiprocessors idle */
+	int ends;     /* what beginning and ending a tile or a part takes, in visits */
+	int join;     /* what joining the parts of a launch takes, in visits */
 };
 
 struct recipe_kernel {
@@ -49,11 +54,12 @@ struct recipe_kernel {
 	int tile;                    /* rows or keys of one CTA, the divisor of the grid rule */
 	int threads;                 /* per CTA */
 	int smem_bytes;              /* dynamic shared memory */
-	int parts;                   /* GRID_PERSISTENT, GRID_PERSISTENT_KEYS: of a tile, which CTAs take one by one; 0: tiles are whole */
+	int parts;                   /* GRID_PERSISTENT, GRID_PERSISTENT_KEYS: of a tile, which CTAs take one by one; 0: tiles are whole. GRID_TAILS_JOIN,
+	                              * GRID_KEY_TAILS_JOIN: CTAs of a tile, at least 1 */
 	int heads;                   /* GRID_PERSISTENT, GRID_ORDER_QUERIES: query heads of a group that share tiles, where heads_q counts above;
 	                              * 0: each has its own */
 	int beyond;                  /* GRID_ORDER_QUERIES, GRID_ORDER_KEYS: at least 1 */
-	struct recipe_tail tail;     /* GRID_KEY_TAILS, GRID_KEY_TAILS_JOIN */
+	struct recipe_tail tail;     /* of the rules with tails in their names */
 };
 
 enum recipe_size { /* bytes of a workspace piece */
@@ -63,7 +69,8 @@ enum recipe_size { /* bytes of a workspace piece */
 	SIZE_TILES_Q,     /* 4 * batch * heads_q * ceil(seqlen_q / tile) * unit: `unit` words per query tile */
 	SIZE_TILES_K,     /* the same per key tile */
 	SIZE_TILES_KV,    /* 4 * batch * heads_kv * ceil(seqlen_k / tile) * unit: the same per key tile of a key/value head */
-	SIZE_TAILS_KV,    /* 4 * unit: `unit` words for each part of a key tile that is cut */
+	SIZE_TAILS_Q,     /* `unit` words for each part of a query tile that is cut */
+	SIZE_TAILS_KV,    /* the same of a key tile */
 	SIZE_BLOCKS,      /* batch * heads_q * ceil(seqlen_q / tile) * ceil(seqlen_k / unit): a byte per block; not packed */
 	SIZE_LAUNCH,      /* 4 * unit: `unit` words, whatever the shape */
 	SIZE_COUNT
@@ -75,7 +82,7 @@ struct recipe_piece {
 	int tile;                    /* rows are rounded up to a multiple of this, or of a tile or block */
 	int unit;                    /* floats per row, words per tile or per launch, or keys of a block */
 	int zeroed;                  /* 1: the runtime clears it on the stream before the first kernel */
-	struct recipe_tail tail;     /* SIZE_TAILS_KV */
+	struct recipe_tail tail;     /* SIZE_TAILS_Q, SIZE_TAILS_KV */
 };
 
 /* A tensor map that the kernels take, of the operand of that name, whose boxes are `rows` rows of 64 elements; or those of so many
@@ -102,9 +109,9 @@ struct recipe_shape {
 	int64_t sms; /* multiprocessors of the device, at least 1 */
 };
 
-/* Of a launch's key tiles, in the order of its items, those from `first` on are cut into `parts` each. first: all of them, if none are. */
+/* Of a launch's tiles, in the order of its items, those from `first` on, `tiles` of them, are cut into `parts` each. None: 0, and first is all. */
 struct recipe_cut {
-	int64_t first, parts;
+	int64_t first, tiles, parts;
 };
 
 /* Does it sort the items of another? */
@@ -113,8 +120,10 @@ bool grid_is_order(enum recipe_grid);
 const struct recipe_kernel *recipe_kernel_find(const struct recipe *, const char *entry);
 void recipe_print(struct text *, const struct recipe *);
 int recipe_parse(struct recipe *, const char *text, struct diag *);
-/* Which key tiles of so many keys are cut; none too where there are too many of them to launch. */
-struct recipe_cut recipe_cut(int tile, const struct recipe_tail *, const struct recipe_shape *);
+/* Which tiles of so many rows, or keys, are cut; none too where there are too many of them to launch. */
+struct recipe_cut recipe_cut(bool keys, int tile, const struct recipe_tail *, const struct recipe_shape *);
+/* Of a kernel whose rule has tails, else none. */
+struct recipe_cut recipe_kernel_cut(const struct recipe_kernel *, const struct recipe_shape *);
 /* CTAs of one kernel; 0 when there is nothing to do. -1 when it exceeds 2^31-1. */
 int64_t recipe_grid_size(const struct recipe_kernel *, const struct recipe_shape *);
 /* Is the kernel that sorts items left out of a launch of the shape? Not if there is none. */

@@ -53,7 +53,7 @@ struct fagen_abi {
 	unsigned long long turns;        /* workspace: who adds next to the sums of dquery, two 32-bit words for each query tile, of sm90/bwd.cu */
 	unsigned long long order;        /* workspace: numbers of the main kernel's items as they are to begin, 32-bit words; 0: as they are numbered */
 	unsigned long long parts;        /* workspace: O and LSE over parts of the keys, in the layout of sm90/fwd.cu; dK and dV over parts of the queries, of sm90/bwd.cu or sm80/bwd.cu */
-	unsigned cut_first, cut_parts;   /* of the backward pass's items, those from cut_first on are cut into so many parts; sm80/bwd.cu */
+	unsigned cut_first, cut_parts;   /* of the main kernel's tiles, those from cut_first on are cut into so many parts; 0: none are */
 };
 
 #ifdef __cplusplus

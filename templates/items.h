@@ -61,3 +61,19 @@ DEVICE Owned key_item(const fagen_abi &p, unsigned i, const Sections &sections)
 		return {(int)((unsigned)at.head / p.heads_kv), (int)((unsigned)at.head % p.heads_kv), LAST_FIRST ? sections.tiles - 1 - at.tile : at.tile, sections.tiles};
 	}
 }
+
+// ---- items of persistent kernels that are parts of tiles: with SPLITS all, with CUT the last, behind those that are whole tiles ----
+
+// Parts of a tile that is cut.
+DEVICE unsigned part_count(const fagen_abi &p) { return CUT ? p.cut_parts : SPLITS; }
+// The tile of item number i, as tiles are numbered.
+DEVICE unsigned item_tile(const fagen_abi &p, unsigned i)
+{
+	if constexpr (CUT) // a quotient of numbers to some thousands, which is no half: without a division, behind which the next item's loads wait
+		return i < p.cut_first ? i : p.cut_first + (unsigned)(((int)(i - p.cut_first) + 0.5f) * rcp((float)p.cut_parts));
+	return i / SPLITS;
+}
+// Its number among the parts of its tile, with CUT among all parts; -1: it is a whole tile.
+DEVICE int item_part(const fagen_abi &p, unsigned i) { return !CUT ? i % SPLITS : i < p.cut_first ? -1 : i - p.cut_first; }
+// Of so many tiles.
+DEVICE unsigned items_of(const fagen_abi &p, unsigned tiles) { return CUT ? p.cut_first + (tiles - p.cut_first) * part_count(p) : tiles * SPLITS; }

@@ -8,7 +8,7 @@
 
 enum { SECTION_TILES_LAST = 2 * 132 };
 
-// What is the same for all tiles of a launch: some 2,000 clocks of divisions, which a persistent CTA has behind it once. section: heads of one.
+// What is the same for all tiles of a launch: divisions, which a persistent CTA has behind it once. section: heads of one.
 // whole: sections before the last; -1: the last is as all others.
 struct Sections {
 	int tiles, heads, section, whole;

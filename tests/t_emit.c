@@ -220,6 +220,7 @@ START_TEST(prologue)
 		"bool QUEUE = false;",
 		"int ORDER = 0;",
 		"int SPLITS = 5;",
+		"bool CUT = false;",
 		"int CTAS_SM = 1;",
 		"int TILE_HEADS = 3;",
 		"bool OUT_STAGED = false;",

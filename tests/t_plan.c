@@ -458,7 +458,8 @@ START_TEST(deterministic)
 				}
 				must_make(&plan, &spec, gpus[g], &problem, PASS_FORWARD);
 				must_make(&other, &plain, gpus[g], &problem, PASS_FORWARD);
-				ck_assert(best(&plan)->time_us == best(&other)->time_us);
+				ck_assert(best(&plan)->time_us == best(&other)->time_us || best(&other)->cut);
+				ck_assert(!best(&plan)->cut && best(&plan)->time_us >= best(&other)->time_us); /* what is cut depends on the batch */
 			}
 }
 END_TEST

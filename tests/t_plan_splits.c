@@ -299,6 +299,59 @@ START_TEST(refusals_are_of_those_who_can)
 }
 END_TEST
 
+/* Hopper's forward cuts the last tiles where whole ones end unevenly, and then alone: the kernel of everything else is as it was. */
+START_TEST(last_tiles)
+{
+	static const struct {
+		int dim;
+		struct problem problem;
+		const char *mask;
+		bool deterministic, cut;
+	} row[] = {
+		{128, {1, 16, 16, 16384, 16384, 16}, NULL, false, true},  /* 1,376 tiles: 10.4 rounds */
+		{128, {1, 16, 4, 16384, 16384, 16}, NULL, false, true},
+		{128, {1, 16, 16, 16384, 16384, 16}, NULL, true, false},  /* bits would depend on the batch */
+		{128, {1, 16, 16, 16384, 16384, 16}, "causal", false, false},
+		{128, {16, 16, 16, 1024, 1024, 16}, NULL, false, false},  /* parts would be too short */
+		{128, {1, 2, 2, 4096, 4096, 16}, NULL, false, false},     /* less than a round: all tiles, or none */
+		{96, {2, 20, 20, 8192, 8192, 16}, NULL, false, true},     /* 1,720: 13 rounds and four tiles */
+		{96, {1, 132, 132, 8064, 8064, 16}, NULL, false, false},  /* rounds are whole: 42 tiles of 192 rows, 63 of 128 */
+	};
+	for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+		struct spec spec = spec_plain(row[i].dim, row[i].dim);
+		if (row[i].mask)
+			spec_mask(&spec, row[i].mask, 0, 0);
+		spec.kv_group = (int)(row[i].problem.heads_q / row[i].problem.heads_kv);
+		spec.deterministic = row[i].deterministic;
+		must_make(&plan, &spec, "H200", &row[i].problem, PASS_FORWARD);
+		check_plan(&plan, &spec);
+		const struct candidate *c = best(&plan);
+		const struct recipe_kernel *main = recipe_kernel_find(&plan.recipe, "fagen_forward"), *join = recipe_kernel_find(&plan.recipe, "fagen_forward_merge");
+		ck_assert_msg(c->cut == row[i].cut, "row %zu: %d", i, c->cut);
+		if (!c->cut) {
+			ck_assert(main->grid != GRID_PERSISTENT_TAILS && (join != NULL) == (c->splits > 1));
+			continue;
+		}
+		ck_assert_int_eq(c->splits, 1);
+		ck_assert(main->grid == GRID_PERSISTENT_TAILS && join && join->grid == GRID_TAILS_JOIN);
+		const struct recipe_shape shape = {.batch = row[i].problem.batch,
+		                                   .heads_q = row[i].problem.heads_q,
+		                                   .heads_kv = row[i].problem.heads_kv,
+		                                   .seqlen_q = row[i].problem.seqlen_q,
+		                                   .seqlen_k = row[i].problem.seqlen_k,
+		                                   .sms = 132};
+		const int64_t rest = items_of(c, &row[i].problem, PASS_FORWARD) % 132;
+		ck_assert_int_eq(recipe_grid_size(main, &shape), 132);
+		ck_assert_int_eq(recipe_grid_size(join, &shape), rest * c->tile_m / 4); /* four rows a CTA */
+		const struct recipe_cut cut = recipe_kernel_cut(main, &shape);
+		ck_assert_int_eq(cut.tiles, rest);
+		for (int k = 0; k < plan.recipe.piece_count; k++)
+			if (strcmp(plan.recipe.piece[k].name, "parts") == 0)
+				ck_assert_int_ge(recipe_piece_bytes(&plan.recipe.piece[k], &shape), rest * cut.parts * c->tile_m * (row[i].dim + 1) * 4);
+	}
+}
+END_TEST
+
 Suite *suite(void);
 Suite *suite(void)
 {
@@ -306,6 +359,7 @@ Suite *suite(void)
 	TCase *t = tcase_create("plan_splits");
 	tcase_set_timeout(t, 120);
 	tcase_add_test(t, parts_are_worth_it);
+	tcase_add_test(t, last_tiles);
 	tcase_add_loop_test(t, as_many_as_fit, 0, sizeof rows / sizeof *rows);
 	tcase_add_test(t, backward_parts_are_worth_it);
 	tcase_add_loop_test(t, backward_as_many_as_fit, 0, sizeof backward_rows / sizeof *backward_rows);

@@ -326,9 +326,10 @@ START_TEST(native_recipe)
 	ck_assert_int_eq(c->ctas_sm, 1);
 	recipe_print(&text, &plan.recipe);
 	if (backward)
-		snprintf(line, sizeof line, "kernel fagen_backward grid persistent_keys tile %d threads %d ", c->tile_n, 32 * c->warps);
+		snprintf(line, sizeof line, "kernel fagen_backward grid %s tile %d threads %d ", c->cut ? "persistent_key_tails" : "persistent_keys", c->tile_n,
+		         32 * c->warps);
 	else
-		snprintf(line, sizeof line, "kernel fagen_forward grid persistent tile %d threads %d ", c->tile_m, 32 * c->warps);
+		snprintf(line, sizeof line, "kernel fagen_forward grid %s tile %d threads %d ", c->cut ? "persistent_tails" : "persistent", c->tile_m, 32 * c->warps);
 	ck_assert_ptr_nonnull(strstr(text_str(&text), line));
 	ck_assert_int_eq(strstr(text_str(&text), "piece queue size launch tile 0 unit 1 zeroed 1\n") != NULL, queue);
 	const char *const end = text_str(&text) + text.len;

@@ -215,7 +215,7 @@ static int heads_random(const struct recipe *r)
 
 static struct recipe_tail tail_random(void)
 {
-	return (struct recipe_tail){.rows = (int)rng_in(1, 300), .resident = (int)rng_in(1, 4), .alike = (int)rng_in(0, 1)};
+	return (struct recipe_tail){.visit = (int)rng_in(1, 300), .resident = (int)rng_in(1, 4), .alike = (int)rng_in(0, 1), .ends = (int)rng_in(0, 9), .join = (int)rng_in(0, 20)};
 }
 
 static struct recipe recipe_random(void)
@@ -245,8 +245,11 @@ static struct recipe recipe_random(void)
 		k->parts = cut && rng() & 1 ? (int)rng_in(2, RECIPE_PARTS_MAX) : 0;
 		k->heads = k->grid == GRID_PERSISTENT || k->grid == GRID_ORDER_QUERIES ? heads_random(&r) : 0;
 		k->beyond = grid_is_order(k->grid) ? (int)rng_in(1, INT32_MAX) : 0;
-		if (k->grid == GRID_KEY_TAILS || k->grid == GRID_KEY_TAILS_JOIN)
+		if (k->grid == GRID_KEY_TAILS || k->grid == GRID_KEY_TAILS_JOIN || k->grid == GRID_PERSISTENT_TAILS || k->grid == GRID_PERSISTENT_KEY_TAILS ||
+		    k->grid == GRID_TAILS_JOIN)
 			k->tail = tail_random();
+		if (k->grid == GRID_KEY_TAILS_JOIN || k->grid == GRID_TAILS_JOIN)
+			k->parts = (int)rng_in(1, 300);
 	}
 	for (int i = 0; i < r.piece_count; i++) {
 		struct recipe_piece *p = &r.piece[i];
@@ -255,7 +258,7 @@ static struct recipe recipe_random(void)
 		p->tile = (int)rng_in(0, 512);
 		p->unit = (int)rng_in(0, 256);
 		p->zeroed = (int)rng_in(0, 1);
-		if (p->size == SIZE_TAILS_KV)
+		if (p->size == SIZE_TAILS_Q || p->size == SIZE_TAILS_KV)
 			p->tail = tail_random();
 	}
 	return r;
@@ -392,7 +395,7 @@ START_TEST(grid_counts)
 		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1),
 		                                .parts = (int)rng_in(0, 1) * (int)rng_in(2, RECIPE_PARTS_MAX),
 		                                .tail = tail_random()};
-		const struct recipe_cut cut = recipe_cut(k.tile, &k.tail, &s);
+		const struct recipe_cut cut = recipe_cut(true, k.tile, &k.tail, &s), cut_q = recipe_cut(false, k.tile, &k.tail, &s);
 		int64_t tiles_q = 0, tiles_k = 0;
 		for (int64_t q = 0; q < s.seqlen_q; q += k.tile)
 			tiles_q++;
@@ -402,7 +405,8 @@ START_TEST(grid_counts)
 		const int64_t items_k = tiles_k * s.heads_kv * s.batch * parts;
 		const int64_t owned = k.grid == GRID_ORDER_KEYS ? tiles_k * s.heads_kv * s.batch : tiles_q * heads;
 		const int64_t pairs = s.sms > 1 ? s.sms / 2 : 1;
-		const int64_t joined = cut.parts ? tiles_k * s.heads_kv * s.batch - cut.first : 0;
+		const int64_t joined = cut.parts ? tiles_k * s.heads_kv * s.batch - cut.first : 0, tails_q = tiles_q * heads + cut_q.tiles * (cut_q.parts - 1);
+		const int64_t tails_k = tiles_k * s.heads_kv * s.batch + joined * (cut.parts - 1);
 		int64_t sorters = 0; /* CTAs with a warp for each item */
 		const int64_t other = k.grid == GRID_ORDER_KEYS && s.heads_kv ? s.seqlen_q * (s.heads_q / s.heads_kv) : s.seqlen_k;
 		while (owned > k.beyond * s.sms && other > ORDER_LENGTH && sorters * (k.threads / 32) < owned)
@@ -410,11 +414,14 @@ START_TEST(grid_counts)
 		const int64_t expected[GRID_COUNT] = {tiles_q * heads,
 		                                      tiles_q * heads > 0 ? tiles_q * heads : 1,
 		                                      tiles_k * s.heads_kv * s.batch,
-		                                      tiles_k * s.heads_kv * s.batch + joined * (cut.parts - 1),
-		                                      joined,
+		                                      tails_k,
+		                                      joined * k.parts,
 		                                      tiles_k * heads,
 		                                      tiles_q * tiles_k * heads,
 		                                      items < s.sms ? items : s.sms,
+		                                      tails_q < s.sms ? tails_q : s.sms,
+		                                      tails_k < s.sms ? tails_k : s.sms,
+		                                      cut_q.tiles * k.parts,
 		                                      items_k < s.sms ? items_k : s.sms,
 		                                      2 * (pairs < tiles_k * s.heads_kv * s.batch ? pairs : tiles_k * s.heads_kv * s.batch),
 		                                      tiles_q * heads < 2 * s.sms ? tiles_q * heads : 2 * s.sms,
@@ -441,15 +448,15 @@ START_TEST(grid_counts)
 			across++;
 		for (int64_t n = 0; p.unit > 0 && n < s.seqlen_k; n += p.unit)
 			blocks++;
-		const struct recipe_cut own = recipe_cut(p.tile, &p.tail, &s);
-		const int64_t parts_k = own.parts * (across * s.heads_kv * s.batch - own.first);
+		const struct recipe_cut own = recipe_cut(true, p.tile, &p.tail, &s);
 		int64_t bytes[SIZE_COUNT] = {4 * heads * rows,
 		                             4 * heads * rows * p.unit,
 		                             4 * heads * s.seqlen_q * s.seqlen_k,
 		                             4 * heads * down * p.unit,
 		                             4 * heads * across * p.unit,
 		                             4 * s.batch * s.heads_kv * across * p.unit,
-		                             parts_k * p.unit * 4,
+		                             4 * recipe_cut(false, p.tile, &p.tail, &s).tiles * recipe_cut(false, p.tile, &p.tail, &s).parts * p.unit,
+		                             4 * own.tiles * own.parts * p.unit,
 		                             heads * down * blocks,
 		                             4 * p.unit};
 		while (bytes[p.size] % 256 != 0)
@@ -460,7 +467,7 @@ START_TEST(grid_counts)
 END_TEST
 
 /* When the last of CTAs ends that begin in their order, as soon as one of `at_once` is free: `whole` of so many visits, then `cut` in so many parts. */
-static int64_t schedule_end(int64_t whole, int64_t cut, int64_t parts, int64_t visits, int64_t at_once)
+static int64_t schedule_end(int64_t whole, int64_t cut, int64_t parts, int64_t visits, int64_t ends, int64_t at_once)
 {
 	int64_t *const free_at = calloc((size_t)at_once, sizeof *free_at), last = 0;
 	ck_assert_ptr_nonnull(free_at);
@@ -470,45 +477,48 @@ static int64_t schedule_end(int64_t whole, int64_t cut, int64_t parts, int64_t v
 			if (free_at[slot] < free_at[first])
 				first = slot;
 		const int64_t part = i < whole ? 0 : (i - whole) % parts;
-		free_at[first] += 2 + (i < whole ? visits : visits / parts + (part < visits % parts));
+		free_at[first] += ends + (i < whole ? visits : visits / parts + (part < visits % parts));
 		last = free_at[first] > last ? free_at[first] : last;
 	}
 	free(free_at);
 	return last;
 }
 
-/* Tiles are cut only where that ends sooner, by what it costs to join them at least, two visits' time for each begin and end of a CTA; those that are not
- * alike only if all run at once. */
+/* Tiles are cut only where that ends sooner, by what it costs to join them at least; those that are not alike only if all run at once. */
 START_TEST(cut_tiles_end_sooner)
 {
 	int cuts = 0;
 	for (int i = 0; i < 3000; i++) {
-		const struct recipe_tail tail = {.rows = 64, .resident = (int)rng_in(1, 2), .alike = (int)rng_in(0, 1)};
+		const struct recipe_tail tail = {
+			.visit = 64, .resident = (int)rng_in(1, 2), .alike = (int)rng_in(0, 1), .ends = (int)rng_in(0, 6), .join = (int)rng_in(0, 12)};
+		const bool keys = rng_in(0, 1);
 		const struct recipe_shape s = {.batch = rng_in(1, 2),
 		                               .heads_q = 6,
 		                               .heads_kv = rng_in(0, 1) ? 6 : 2,
-		                               .seqlen_q = rng_in(0, 9000),
-		                               .seqlen_k = rng_in(1, 3000),
+		                               .seqlen_q = keys ? rng_in(0, 9000) : rng_in(1, 3000),
+		                               .seqlen_k = keys ? rng_in(1, 3000) : rng_in(0, 9000),
 		                               .sms = rng_in(1, 40)};
-		const int64_t items = (s.seqlen_k + 127) / 128 * s.heads_kv * s.batch, at_once = s.sms * tail.resident;
-		const int64_t visits = (s.seqlen_q + 63) / 64 * (s.heads_q / s.heads_kv);
-		const struct recipe_cut cut = recipe_cut(128, &tail, &s);
-		ck_assert_int_le(cut.first, items);
+		const int64_t owned = keys ? s.seqlen_k : s.seqlen_q, seen = keys ? s.seqlen_q : s.seqlen_k;
+		const int64_t items = (owned + 127) / 128 * (keys ? s.heads_kv : s.heads_q) * s.batch, at_once = s.sms * tail.resident;
+		const int64_t visits = (seen + 63) / 64 * (keys ? s.heads_q / s.heads_kv : 1);
+		const struct recipe_cut cut = recipe_cut(keys, 128, &tail, &s);
+		ck_assert_int_eq(cut.first + cut.tiles, items);
 		if (cut.parts == 0) {
-			ck_assert_int_eq(cut.first, items);
+			ck_assert_int_eq(cut.tiles, 0);
 			continue;
 		}
 		cuts++;
 		ck_assert(cut.parts >= 2 && cut.parts <= RECIPE_PARTS_MAX && cut.first >= 0 && cut.first % at_once == 0);
 		ck_assert(tail.alike || cut.first == 0);
-		ck_assert_int_lt(schedule_end(cut.first, items - cut.first, cut.parts, visits, at_once) + 8, schedule_end(items, 0, 1, visits, at_once));
+		ck_assert_int_lt(schedule_end(cut.first, cut.tiles, cut.parts, visits, tail.ends, at_once) + tail.join,
+		                 schedule_end(items, 0, 1, visits, tail.ends, at_once));
 	}
 	ck_assert_int_gt(cuts, 500);
 	/* 2,048 tiles of 256 visits: 15.5 rounds of an H200's, that took the time of 16. */
-	const struct recipe_tail tail = {.rows = 64, .resident = 1, .alike = 1};
-	const struct recipe_cut cut = recipe_cut(128, &tail, &SHAPE(1, 16, 16, 16384, 16384));
+	const struct recipe_tail tail = {.visit = 64, .resident = 1, .alike = 1, .ends = 2, .join = 8};
+	const struct recipe_cut cut = recipe_cut(true, 128, &tail, &SHAPE(1, 16, 16, 16384, 16384));
 	ck_assert_int_eq(cut.first, 15 * 132);
-	ck_assert_int_lt(schedule_end(cut.first, 68, cut.parts, 256, 132) + 8, 258 * 31 / 2 + 258 / 5);
+	ck_assert_int_lt(schedule_end(cut.first, 68, cut.parts, 256, 2, 132) + 8, 258 * 31 / 2 + 258 / 5);
 }
 END_TEST
 
@@ -622,7 +632,7 @@ START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fit
 	ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(8300, 16, 16, 1, 1)), 8300LL * 16 * 128 * 128 * 4);
 	for (int size = 0; size < SIZE_COUNT; size++) {
 		p.size = (enum recipe_size)size;
-		const bool fixed = size == SIZE_LAUNCH, uncut = size == SIZE_TAILS_KV; /* nothing is cut of what cannot be launched */
+		const bool fixed = size == SIZE_LAUNCH, uncut = size == SIZE_TAILS_Q || size == SIZE_TAILS_KV; /* nothing is cut of what cannot be launched */
 		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, big, big, big, big)), fixed ? 512 : uncut ? 0 : -1);
 		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(big, 0, 0, big - 1000, big)), fixed ? 512 : 0);
 		ck_assert_int_eq(recipe_piece_bytes(&p, &SHAPE(1, 1, 1, INT64_MIN, 1)), -1);

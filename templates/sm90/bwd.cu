@@ -16,7 +16,7 @@
 // Inputs of the head and of the keys are loaded when the query head or the item changes; they have two buffers, which take turns.
 //
 // SPLITS: of few key tiles each is so many items, which have a part of its visits each, and leave dK and dV over them in the workspace.
-// bwd_merge.cu adds them. dQ does not know of parts.
+// bwd_merge.cu adds them. dQ does not know of parts. CUT: so are the last tiles alone, where whole items would leave SMs idle at the end of a launch.
 
 constexpr int WARPGROUPS = 2; // that compute
 // Of dQ a warpgroup has a panel of columns; if there is but one, its half of the rows.
@@ -60,10 +60,11 @@ DEVICE int part_first(const fagen_abi &p, int b, int h, int k)
 
 // The visits of a tile, or
 template <bool PARTS> struct Item : WholeItem<TILE_N> {};
-// a part of them, equally many up to one: from tile `next` of query head `head` to tile `tile_last` of the head before `heads_end`.
+// a part of them, equally many up to one: from tile `next` of query head `head` to tile `tile_last` of the head before `heads_end`. With CUT also all of
+// them.
 template <> struct Item<true> : Keys {
 	struct Noted { int part; };
-	int part; // its place in the workspace; until its visits are taken its number among those of the tile
+	int part; // its place in the workspace, -1: none, it is whole; until its visits are taken as item_part numbers it
 	int head, next, heads_end, tile_last;
 	__device__ __forceinline__ void part_set(int part_) { part = part_; }
 	// `whole`: the tiles that each head has.
@@ -72,14 +73,18 @@ template <> struct Item<true> : Keys {
 		__syncwarp(); // so that registers hold nothing of the walk's beginning
 		if (!leader)
 			return;
-		const int number = part;
+		if (is_whole()) {
+			head = h * group, heads_end = (h + 1) * group, next = whole.next, tile_last = 0;
+			return;
+		}
+		const int parts = part_count(p), number = CUT ? part % parts : part;
 		int tiles;
 		stream_ranked(&whole, 0, &tiles);
-		const int each = tiles * group / SPLITS, more = tiles * group % SPLITS; // the first `more` parts have one more
+		const int each = tiles * group / parts, more = tiles * group % parts; // the first `more` parts have one more
 		const int begin = number * each + int_min(number, more), last = begin + each + (number < more) - 1;
 		const bool some = begin <= last;
 		const int first_head = some ? begin / tiles : 0, last_head = some ? last / tiles : 0;
-		part = part_first(p, b, h, k0) + number;
+		part = CUT ? part : part_first(p, b, h, k0) + number;
 		head = h * group + first_head, heads_end = h * group + last_head + 1;
 		next = some ? stream_ranked(&whole, tiles - 1 - (begin - first_head * tiles), &tiles) : -1;
 		tile_last = some ? stream_ranked(&whole, tiles - 1 - (last - last_head * tiles), &tiles) : 0;
@@ -90,17 +95,20 @@ template <> struct Item<true> : Keys {
 	__device__ __forceinline__ bool ended(int at, int tile) const { return at + 1 == heads_end && tile < tile_last; }
 	__device__ __forceinline__ void seen_note(const fagen_abi &p, bool leader) const
 	{
-		if (leader)
+		if (leader && !is_whole())
 			part_at(p, part)->seen = 1;
 	}
 	__device__ __forceinline__ void unseen_note(const fagen_abi &p, bool leader) const
 	{
-		if (leader)
+		if (is_whole())
+			WholeItem<TILE_N>{{b, h, k0}}.unseen_note(p, leader);
+		else if (leader)
 			part_at(p, part)->seen = 0;
 	}
+	__device__ __forceinline__ bool is_whole() const { return CUT && part < 0; }
 	__device__ __forceinline__ Noted noted() const { return {part}; }
 };
-using ItemKept = Item<(SPLITS > 1)>;
+using ItemKept = Item<(SPLITS > 1 || CUT)>;
 using ItemNote = NoteOf<ItemKept>;
 
 
@@ -587,7 +595,7 @@ template <class Shared> DEVICE void items_attend(Shared &smem, const Buffers &st
 		}
 		registers_pin(dkey); // of what is stored nothing is made before
 		registers_pin(dvalue);
-		if constexpr (SPLITS > 1)
+		if (SPLITS > 1 || (CUT && note.part >= 0))
 			part_store(dkey, dvalue, part_at(p, note.part));
 		else
 			keys_store(dkey, dvalue, p, note.own);

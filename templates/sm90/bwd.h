@@ -32,7 +32,7 @@ DEVICE Keys keys_placed(const fagen_abi &p, unsigned i, const Sections &sections
 // Item number i as fagen_order knows it: a tile, whole.
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return key_item(p, i, key_sections(p)); }
 
-DEVICE unsigned item_count(const fagen_abi &p) { return key_numbers<TILE_N>(p) * p.heads_kv * SPLITS; }
+DEVICE unsigned item_count(const fagen_abi &p) { return items_of(p, key_numbers<TILE_N>(p) * p.heads_kv); }
 
 // dK = dV = 0 of `keys` keys from k on, which nothing sees; by one warp.
 template <int COLUMNS> DEVICE void rows_zero(const fagen_abi_tensor &t, const fagen_abi &p, const Keys &own, int k, int keys)
@@ -123,7 +123,7 @@ DEVICE void items_walk(Smem &smem, const fagen_abi &p, NumberTake number_take, V
 			number = number_take(own.round, leader);
 			if (number >= item_count(p))
 				return false;
-			placed = keys_placed(p, item_at(p, number / SPLITS), smem.sections);
+			placed = keys_placed(p, item_at(p, item_tile(p, number)), smem.sections);
 			__syncwarp(); // readers of the round, and of the walk and the item before, before their writer
 			if (leader)
 				own.round++;
@@ -131,7 +131,7 @@ DEVICE void items_walk(Smem &smem, const fagen_abi &p, NumberTake number_take, V
 		} while (placed.k0 < 0);
 		if (leader) {
 			static_cast<Keys &>(own) = placed;
-			own.part_set(number % SPLITS);
+			own.part_set(item_part(p, number));
 			walk_begin<false>(smem.walk, p, placed.b, placed.k0);
 		}
 		own.visits_take(smem.walk.stream, p, group, leader);

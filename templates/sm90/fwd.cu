@@ -108,9 +108,11 @@ DEVICE void rows_maximum(float (&most)[2], const float (&s)[TILE_N / 2])
 		most[r] = quad_max(fmaxf(fmaxf(part[r][0], part[r][1]), fmaxf(part[r][2], part[r][3])));
 }
 
-// Those of the keys [begin, end) that the item's part has.
+// Those of the keys [begin, end) that the item has.
 template <class Item> DEVICE void part_keys(int &begin, int &end, const Item &item)
 {
+	if (CUT && item.part < 0)
+		return;
 	begin = int_max(begin, item.first * TILE_N), end = int_min(end, (item.last + 1) * TILE_N);
 }
 
@@ -126,7 +128,7 @@ DEVICE void references_lift(const float (&s)[TILE_N / 2], Rows &rows, const fage
 			const float m = most[r];
 			if (rows.max[r] == minus_infinity() && m != minus_infinity()) {
 				int begin = 0, end = 0x7fffffff;
-				if constexpr (SPLITS > 1)
+				if constexpr (SPLITS > 1 || CUT)
 					part_keys(begin, end, item);
 				rows.max[r] = m + row_lift(p, in, item.b, item.h, item.q0 + lane_position() + HALF_POSITION * r, begin, end);
 			}
@@ -320,12 +322,20 @@ DEVICE void out_wait(Smem &smem, int group, unsigned item)
 	if constexpr (OUT_WHOLE)
 		mbarrier_wait(out_shared(smem).empty[group], (item & 1) ^ 1);
 }
+// Is it a part of a tile, which leaves its results in the workspace?
+template <class Item> DEVICE bool item_is_part(const Item &item)
+{
+	if constexpr (CUT)
+		return item.part >= 0;
+	return SPLITS > 1;
+}
+
 DEVICE void out_hand(Smem &smem, int group, int seat, int kind)
 {
 	if constexpr (OUT_WHOLE) {
 		OutShared &out = out_shared(smem);
 		if (first_thread())
-			out.item[group] = {kind, smem.item[seat].b, smem.item[seat].h, smem.item[seat].q0};
+			out.item[group] = {item_is_part(smem.item[seat]) && kind > ITEM_PAUSE ? ITEM_PAUSE : kind, smem.item[seat].b, smem.item[seat].h, smem.item[seat].q0};
 		__syncwarp(); // writers of O and its item before their arrival
 		if (mov_tid_x() % 32 == 0)
 			mbarrier_arrive(out.full[group]);
@@ -388,7 +398,7 @@ DEVICE void out_store(const float (&acc)[HEAD_DIM_V / 2], const float (&scale)[2
 	}
 }
 
-// What an item leaves for fwd_merge.cu: of rows inside the length LSE, and where that is not -inf O. A tile's parts lie together, and h is
+// What a part leaves for fwd_merge.cu: of rows inside the length LSE, and where that is not -inf O. A tile's parts lie together, and h is
 // any of its heads.
 struct Part {
 	float out[TILE_M][HEAD_DIM_V];
@@ -399,9 +409,11 @@ DEVICE Part *parts_of(const fagen_abi &p, int b, int h, int tile)
 	return reinterpret_cast<Part *>(p.parts) +
 	       (long long)tile_number(p.cu_seqlens_q, p.seqlen_q, p.heads_q / TILE_HEADS, b, h / TILE_HEADS, tile, TILE_Q) * SPLITS;
 }
+// With CUT, of the number-th tile that is cut.
+DEVICE Part *parts_cut(const fagen_abi &p, unsigned number) { return reinterpret_cast<Part *>(p.parts) + (long long)number * p.cut_parts; }
 template <class Item> DEVICE void part_store(const float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const fagen_abi &p, const Item &item)
 {
-	Part &part = parts_of(p, item.b, item.h, item.q0 / TILE_Q)[item.part];
+	Part &part = CUT ? parts_cut(p, 0)[item.part] : parts_of(p, item.b, item.h, item.q0 / TILE_Q)[item.part];
 #pragma unroll
 	for (int r = 0; r < 2; r++) {
 		const int row = lane_row() + 8 * r;
@@ -423,10 +435,11 @@ template <class Item> DEVICE void part_store(const float (&acc)[HEAD_DIM_V / 2],
 DEVICE void rows_store(float (&acc)[HEAD_DIM_V / 2], const Rows &rows, const Buffers &staged, const fagen_abi &p, Smem &smem, int seat)
 {
 	const Item item = smem.item[seat];
-	if constexpr (SPLITS > 1) {
-		part_store(acc, rows, p, item);
-		return;
-	}
+	if constexpr (SPLITS > 1 || CUT)
+		if (item_is_part(item)) {
+			part_store(acc, rows, p, item);
+			return;
+		}
 	const int first = first_q(&p, item.b), written = slot_q(&p, item.b), q = item.q0 + lane_position(), head = lane_head();
 	float sink2[2] = {0, 0}; // base 2
 	if constexpr (SINK) {

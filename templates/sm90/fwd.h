@@ -16,7 +16,7 @@
 // CTAS_SM: two CTAs may share an SM, each with half of its registers; what one waits for, at the ends of items above all, hides behind the other.
 //
 // SPLITS: of few query tiles each is so many items, which see a part of its key tiles each and leave O and LSE over them in the
-// workspace. fwd_merge.cu joins them.
+// workspace. fwd_merge.cu joins them. CUT: so are the last tiles alone, where whole items would leave SMs idle at the end of a launch.
 //
 // TILE_HEADS: query heads of a group share a tile, so that few rows of each fill it, and their keys are loaded once.
 
@@ -41,7 +41,7 @@ constexpr int LOAD_REGISTERS = CTAS_SM == 2 ? 32 : WARPGROUPS == 3 ? (LONG_LOAD 
 constexpr int COMPUTE_REGISTERS = CTAS_SM == 2 ? 104 : WARPGROUPS == 3 ? (LONG_LOAD ? 152 : 160) : LONG_LOAD ? 224 : 232;
 // What each thread has at launch, shared out again; who asked for more would wait forever.
 static_assert(LOAD_REGISTERS + WARPGROUPS * COMPUTE_REGISTERS <= (WARPGROUPS + 1) * (65536 / CTAS_SM / THREADS / 8 * 8), "registers of a CTA");
-static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1 && TILE_HEADS == 1),
+static_assert(CTAS_SM == 1 || (CTAS_SM == 2 && WARPGROUPS == 2 && !LONG_LOAD && SPLITS == 1 && !CUT && TILE_HEADS == 1),
               "half of an SM's registers are enough for this");
 static_assert(WARPGROUPS == 2 || WARPGROUPS == 3, "registers are shared out among 3 or 4 warpgroups");
 static_assert(THREADS == GROUP_THREADS * (WARPGROUPS + 1) && WALK_WARPS == 1, "one warp walks");
@@ -51,10 +51,12 @@ static_assert(TILE_HEADS == 1 || (!SCAN && !DROPOUT), "classes and words are of 
 static_assert(LOAD_BYTES == 16, "tensor maps want rows of 16-byte multiples");
 
 enum ItemKind { ITEM_END, ITEM_PAUSE, ITEM_EMPTY, ITEM_SPECULATIVE, ITEM_RUNNING };
-// h: the first head of the tile. first, last: the key tiles that the part lies in.
-template <bool> struct ItemOf { int kind, b, h, q0, part, first, last; };
-template <> struct ItemOf<false> { int kind, b, h, q0; };
-using Item = ItemOf<(SPLITS > 1)>;
+// h: the first head of the tile. part: its number among those of the tile, with CUT among all parts of the launch; -1: the item is a whole tile.
+// first, last: the key tiles that a part lies in.
+struct ItemPlace { int kind, b, h, q0; };
+template <bool> struct ItemPart { int part, first, last; };
+template <> struct ItemPart<false> {};
+struct Item : ItemPlace, ItemPart<(SPLITS > 1 || CUT)> {};
 struct ItemShared : Item, HeadKey<DROPOUT> {};
 struct Note : Visit { int last; }; // 1: the item's last visit
 
@@ -85,7 +87,7 @@ constexpr int OUT_WARP_BYTES = 16 * 128;
 struct alignas(16) OutShared {
 	unsigned char rows[TILE_M][(BLOCKS_V + 1 | 1) * 16];
 	unsigned long long full[WARPGROUPS], empty[WARPGROUPS]; // the warps that compute before the one that stores, and the other way round
-	ItemOf<false> item[WARPGROUPS];                         // whose rows they are
+	ItemPlace item[WARPGROUPS];                             // whose rows they are
 };
 constexpr int OUT_BYTES = OUT_WHOLE ? sizeof(OutShared) : OUT_STAGED ? 4 * WARPGROUPS * OUT_WARP_BYTES : 0;
 static_assert(!OUT_WHOLE || (SPLITS == 1 && TILE_HEADS == 1 && HELPER_THREADS == 0), "warps that would idle store rows of one head");

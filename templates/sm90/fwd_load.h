@@ -1,18 +1,24 @@
 // Loading, warpgroup 0 of fwd.cu: items, the walk over their key tiles, bulk copies; and what helpers prepare.
 
 // What item number i of the launch is; tile -1: nothing.
-DEVICE Owned item_owned(const fagen_abi &p, unsigned i, const Sections &sections) { return query_item(p, i / SPLITS, sections); }
+DEVICE Owned item_owned(const fagen_abi &p, unsigned i, const Sections &sections) { return query_item(p, item_tile(p, i), sections); }
 DEVICE Owned item_owned(const fagen_abi &p, unsigned i) { return item_owned(p, i, query_sections(p)); }
 DEVICE unsigned item_count(const fagen_abi &p)
 {
-	return query_numbers<TILE_Q>(p) * (p.heads_q / TILE_HEADS) * SPLITS;
+	return items_of(p, query_numbers<TILE_Q>(p) * (p.heads_q / TILE_HEADS));
 }
 
-template <class Item> DEVICE void part_set(Item &item, int part) { item.part = part; }
-// Leaves the stream of an item's query tile what its part sees.
-template <class Item> DEVICE void part_take(Item &item, Stream &stream)
+template <class Item> DEVICE void part_set(Item &item, const fagen_abi &p, unsigned number)
 {
-	stream_part(&stream, item.part, SPLITS);
+	item.part = item_part(p, number);
+}
+template <class Item> DEVICE void part_copy(Item &to, const Item &from) { to.part = from.part; }
+// Leaves the stream of an item's query tile what its part sees.
+template <class Item> DEVICE void part_take(Item &item, const fagen_abi &p, Stream &stream)
+{
+	if (CUT && item.part < 0)
+		return;
+	stream_part(&stream, item.part % part_count(p), part_count(p));
 	item.first = item.last = stream.next;
 #pragma unroll
 	for (int i = 0; i < RUNS; i++)
@@ -58,10 +64,10 @@ DEVICE void next_take(Smem &smem, const fagen_abi &p, const fagen_abi_maps &maps
 		__syncwarp(); // and the other way round
 	} while (own.tile < 0 && number < item_count(p));
 	if (leader) {
-		static_cast<Item &>(smem.next) = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_Q};
+		static_cast<ItemPlace &>(smem.next) = {own.tile < 0 ? ITEM_END : ITEM_SPECULATIVE, own.b, own.h, own.tile * TILE_Q};
 		smem.next.dropout_make(p, own.b, own.h);
-		if constexpr (SPLITS > 1)
-			part_set(smem.next, number % SPLITS);
+		if constexpr (SPLITS > 1 || CUT)
+			part_set(smem.next, p, number);
 		if (QUERY_AHEAD && own.tile >= 0)
 #pragma unroll 1
 			for (int group = 0; group < WARPGROUPS; group++)
@@ -87,7 +93,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		smem.sections = query_sections(p);
 	__syncwarp(); // the sections' writer before their readers
 	// If item n, whose tiles are all under way, left the range, it comes again.
-	const auto again = [&](unsigned n, Item &item) {
+	const auto again = [&](unsigned n, ItemPlace &item) {
 		mbarrier_wait(smem.item_done[n % 2], n / 2 & 1);
 		const bool failed = smem.failed[n % 2];
 		__syncwarp(); // readers of the verdict before it is cleared
@@ -98,7 +104,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		}
 	};
 	// V of visit n, of an item that is published.
-	const auto value_load = [&](unsigned n, const Item &item) {
+	const auto value_load = [&](unsigned n, const ItemPlace &item) {
 		if (leader) {
 			mbarrier_wait(smem.value_empty[n % STAGES], (n / STAGES & 1) ^ 1);
 			panels_load<L2_EVICT_LAST>(smem.value[n % STAGES], maps.value, smem.value_full[n % STAGES],
@@ -110,7 +116,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 	bool taken = false, paused = false, value_due = false; // taken: smem.next is known. value_due: the last one of the item before
 	for (unsigned i = 0;; i++) {
 		const int seat = i % 2;
-		Item item = {ITEM_END, 0, 0, 0};
+		ItemPlace item = {ITEM_END, 0, 0, 0}; // of the seat; its part is there alone
 		if (i >= 2)
 			again(i - 2, item);
 		if (item.kind == ITEM_END) {
@@ -118,8 +124,11 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 				next_take(smem, p, maps, leader);
 			taken = false;
 			item = smem.next;
-			if (leader) // who publishes the item
+			if (leader) { // who publishes the item
 				static_cast<HeadKey<DROPOUT> &>(smem.item[seat]) = smem.next;
+				if constexpr (SPLITS > 1 || CUT)
+					part_copy(smem.item[seat], smem.next);
+			}
 		}
 		if (item.kind == ITEM_END && i >= 1 && !paused)
 			item.kind = ITEM_PAUSE; // the verdict on the item before is not awaited here: those who compute look at this one first
@@ -130,8 +139,8 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		if (item.kind > ITEM_PAUSE) {
 			if (leader) { // who publishes the item
 				walk_begin<true>(smem.walk, p, item.b, item.q0);
-				if constexpr (SPLITS > 1)
-					part_take(item, smem.walk.stream);
+				if constexpr (SPLITS > 1 || CUT)
+					part_take(smem.item[seat], p, smem.walk.stream);
 			}
 			__syncwarp();
 			if (!SPECULATE || stream_tiles_most(&smem.walk.stream) <= SHORT_KEYS / TILE_N)
@@ -143,7 +152,7 @@ DEVICE void tiles_load(Smem &smem, const fagen_abi &p, const fagen_abi_maps &map
 		}
 		const auto item_publish = [&] { // with Q
 			if (leader) {
-				static_cast<Item &>(smem.item[seat]) = item;
+				static_cast<ItemPlace &>(smem.item[seat]) = item;
 				if constexpr (HELPER_THREADS)
 					mbarrier_arrive(smem.item_full[seat]);
 #pragma unroll 1

@@ -238,7 +238,7 @@ static const char *const full_keys[] = {
 };
 static const char *const full_parts[] = {"b1,h2,q300,k900", "b1,h2,q200,k700,rising", "b1,h2,q130,k300,huge", "b1,h2,q333,k300,odd"};
 
-/* Backward of few tiles, or of a few more than run at once: they are cut into parts. */
+/* Few tiles, or a few more than run at once: they are cut into parts, backward by the portable kernels, forward by Hopper's. */
 static const struct {
 	const char *keys, *parts;
 } cut_cases[] = {
@@ -248,6 +248,14 @@ static const struct {
 	{"head_dim: 256, mask: causal, tile: {backward: {m: 128, n: 64, warps: 8, stages: 1}}", "b1,h2,q3000,k400,bshd"},
 	{"head_dim: 96, layout: packed, tile: {backward: {m: 64, n: 128, warps: 8, stages: 3}}", "b3,h2,lq1700-0-900,lk300-9-400"},
 	{"head_dim: 80, layout: padded, mask: causal, kv_group: 2, tile: {backward: {m: 64, n: 64, warps: 4, stages: 2}}", "b2,h4/2,lq1700-90,lk300-200,q1800,k300"},
+};
+
+static const struct {
+	const char *keys, *parts;
+} cut_forward[] = {
+	{"head_dim: 128", "b1,h24,q1000,k1700"},
+	{"head_dim: 96, score: alibi, dropout: 0.17, sink: true", "b1,h20,q900,k2500,bshd"},
+	{"head_dim: {qk: 192, v: 128}, kv_group: 4", "b2,h16/4,q600,k1900,rising"},
 };
 
 void suite_fields(struct suite *s)
@@ -289,6 +297,10 @@ void suite_fields(struct suite *s)
 	for (size_t i = 0; i < sizeof cut_cases / sizeof *cut_cases; i++) {
 		snprintf(spec, sizeof spec, "{%s, " BOTH "}", cut_cases[i].keys);
 		suite_case(s, CLASS_TILES, spec, "%s", cut_cases[i].parts);
+	}
+	for (size_t i = 0; i < sizeof cut_forward / sizeof *cut_forward; i++) {
+		snprintf(spec, sizeof spec, "{%s, outputs: [out, lse]}", cut_forward[i].keys);
+		suite_case(s, CLASS_TILES, spec, "%s", cut_forward[i].parts);
 	}
 	static const int backward[][2] = {{64, 64}, {128, 64}, {64, 128}, {32, 64}};
 	for (size_t i = 0; i < 2 * sizeof backward / sizeof *backward; i++) {
