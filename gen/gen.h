@@ -94,6 +94,8 @@ void problem_print(struct text *, const struct problem *); /* "b4 hq32 hkv8 sq40
 int MUST_USE problem_parse(struct problem *, const char *text, struct diag *); /* the same spelling */
 /* Counts in range, heads_q a multiple of heads_kv, their ratio the spec's kv_group (0: any). */
 int MUST_USE problem_check(const struct problem *, int kv_group, struct diag *);
+/* As a dense launch of it on so many multiprocessors. */
+struct recipe_shape problem_shape(const struct problem *, int sms);
 
 /* The class whose measured tile serves the problem: batch and lengths rounded up to powers of two. */
 void problem_class(struct problem *, const struct problem *);

@@ -118,13 +118,7 @@ struct tile_request candidate_request(const struct candidate *c)
 /* Are the last tiles cut for the plan's problem, behind whole ones? */
 static bool cuts_some(const struct recipe *recipe, const struct plan *plan)
 {
-	const struct problem *p = &plan->problem;
-	const struct recipe_shape shape = {.batch = p->batch,
-	                                   .heads_q = p->heads_q,
-	                                   .heads_kv = p->heads_kv,
-	                                   .seqlen_q = p->seqlen_q,
-	                                   .seqlen_k = p->seqlen_k,
-	                                   .sms = plan->device->sms};
+	const struct recipe_shape shape = problem_shape(&plan->problem, plan->device->sms);
 	for (int i = 0; i < recipe->kernel_count; i++) {
 		const struct recipe_cut cut = recipe_kernel_cut(&recipe->kernel[i], &shape);
 		if (cut.parts > 0 && cut.first > 0)

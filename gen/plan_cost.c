@@ -114,15 +114,9 @@ int candidate_occupancy(struct candidate *c, const struct target *target)
 	return least;
 }
 
-static struct recipe_shape shape_of(const struct problem *p, const struct device *device)
-{
-	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q, p->seqlen_k,
-	                             0,        0,          false,       device->sms};
-}
-
 int launches_count(const struct recipe *recipe, const struct problem *problem, const struct device *device)
 {
-	const struct recipe_shape shape = shape_of(problem, device);
+	const struct recipe_shape shape = problem_shape(problem, device->sms);
 	int launches = 0; /* one at least: a plan for nothing takes time too */
 	for (int i = 0; i < recipe->kernel_count; i++)
 		launches += recipe_grid_size(&recipe->kernel[i], &shape) != 0;
@@ -218,7 +212,7 @@ void candidate_cost(struct candidate *c, const struct template_model *model, con
 	const struct recipe_kernel *main = recipe_kernel_find(recipe, model->main);
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
-	const struct recipe_shape shape = shape_of(problem, device);
+	const struct recipe_shape shape = problem_shape(problem, device->sms);
 	const struct walk walk = walk_make(c->positions, c->tile_n, problem, plan->pass);
 	const double heads_q = (double)problem->heads_q * (double)problem->batch;
 	const double heads_kv = (double)problem->heads_kv * (double)problem->batch;
@@ -365,7 +359,7 @@ void candidate_cost_naive(struct candidate *c, const struct spec *spec, const st
 {
 	const struct problem *problem = &plan->problem;
 	const struct device *device = plan->device;
-	const struct recipe_shape shape = shape_of(problem, device);
+	const struct recipe_shape shape = problem_shape(problem, device->sms);
 	const double heads = (double)problem->heads_q * (double)problem->batch;
 	const double tiles =
 		heads * (double)tiles_of(problem->seqlen_q, c->tile_m) * (double)tiles_of(problem->seqlen_k, c->tile_n);

@@ -6,13 +6,6 @@
 
 #include "gen/model.h"
 
-static struct recipe_shape shape_of(const struct plan *plan)
-{
-	const struct problem *p = &plan->problem;
-	return (struct recipe_shape){p->batch, p->heads_q, p->heads_kv, p->seqlen_q,      p->seqlen_k,
-	                             0,        0,          false,       plan->device->sms};
-}
-
 static double tflops(const struct plan *plan, const struct candidate *c)
 {
 	return c->time_us > 0 ? plan->useful_flop / c->time_us * 1e-6 : 0;
@@ -113,7 +106,7 @@ static void heads_print(struct text *text, const struct plan *plan, const struct
 /* What becomes of the last tiles. */
 static void cut_print(struct text *text, const struct plan *plan)
 {
-	const struct recipe_shape shape = shape_of(plan);
+	const struct recipe_shape shape = problem_shape(&plan->problem, plan->device->sms);
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *const join = &plan->recipe.kernel[i];
 		const struct recipe_cut cut = recipe_kernel_cut(join, &shape);
@@ -167,7 +160,7 @@ static void chosen_print(struct text *text, const struct plan *plan, const struc
 
 static void recipe_table(struct text *text, const struct plan *plan)
 {
-	const struct recipe_shape shape = shape_of(plan);
+	const struct recipe_shape shape = problem_shape(&plan->problem, plan->device->sms);
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];
 		const int64_t ctas = recipe_grid_size(k, &shape);
@@ -308,7 +301,7 @@ static void candidate_json(struct text *text, const struct plan *plan, const str
 
 static void recipe_json(struct text *text, const struct plan *plan)
 {
-	const struct recipe_shape shape = shape_of(plan);
+	const struct recipe_shape shape = problem_shape(&plan->problem, plan->device->sms);
 	text_puts(text, ", \"kernels\": [");
 	for (int i = 0; i < plan->recipe.kernel_count; i++) {
 		const struct recipe_kernel *k = &plan->recipe.kernel[i];

@@ -30,6 +30,16 @@ static void field_set(struct problem *problem, int i, int64_t value)
 	memcpy((char *)problem + fields[i].offset, &value, sizeof value);
 }
 
+struct recipe_shape problem_shape(const struct problem *p, int sms)
+{
+	return (struct recipe_shape){.batch = p->batch,
+	                             .heads_q = p->heads_q,
+	                             .heads_kv = p->heads_kv,
+	                             .seqlen_q = p->seqlen_q,
+	                             .seqlen_k = p->seqlen_k,
+	                             .sms = sms};
+}
+
 int problem_check(const struct problem *problem, int kv_group, struct diag *diag)
 {
 	int errors = 0;

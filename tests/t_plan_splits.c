@@ -334,12 +334,7 @@ START_TEST(last_tiles)
 		}
 		ck_assert_int_eq(c->splits, 1);
 		ck_assert(main->grid == GRID_PERSISTENT_TAILS && join && join->grid == GRID_TAILS_JOIN);
-		const struct recipe_shape shape = {.batch = row[i].problem.batch,
-		                                   .heads_q = row[i].problem.heads_q,
-		                                   .heads_kv = row[i].problem.heads_kv,
-		                                   .seqlen_q = row[i].problem.seqlen_q,
-		                                   .seqlen_k = row[i].problem.seqlen_k,
-		                                   .sms = 132};
+		const struct recipe_shape shape = problem_shape(&row[i].problem, 132);
 		const int64_t rest = items_of(c, &row[i].problem, PASS_FORWARD) % 132;
 		ck_assert_int_eq(recipe_grid_size(main, &shape), 132);
 		ck_assert_int_eq(recipe_grid_size(join, &shape), rest * c->tile_m / 4); /* four rows a CTA */

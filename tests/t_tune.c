@@ -128,12 +128,7 @@ static int64_t threads_of(const struct tile_choice *choice, const struct problem
 	              text_str(&diag.text));
 	ck_assert_str_eq(plan->templ, choice->templ);
 	int64_t threads = 0; /* of kernels that are launched */
-	const struct recipe_shape shape = {.batch = problem->batch,
-	                                   .heads_q = problem->heads_q,
-	                                   .heads_kv = problem->heads_kv,
-	                                   .seqlen_q = problem->seqlen_q,
-	                                   .seqlen_k = problem->seqlen_k,
-	                                   .sms = 132};
+	const struct recipe_shape shape = problem_shape(problem, 132);
 	for (int i = 0; i < plan->recipe.kernel_count; i++)
 		if (recipe_grid_size(&plan->recipe.kernel[i], &shape) > 0)
 			threads += plan->recipe.kernel[i].threads;
