@@ -90,9 +90,8 @@ void recipe_order_add(struct recipe *, const struct candidate *, enum pass);
 void recipe_order_piece_add(struct recipe *, const struct candidate *, enum pass);
 void recipe_kernel_add(struct recipe *, const char *entry, enum recipe_grid, int tile, int threads, int smem_bytes);
 void recipe_piece_add(struct recipe *, const char *name, enum recipe_size, int tile, int unit);
-/* A kernel that joins parts, of so many CTAs a tile; and the workspace that they lie in. */
-void recipe_join_add(struct recipe *, const struct recipe_tail *, const char *entry, enum recipe_grid, int tile, int parts, int threads);
-void recipe_tail_piece_add(struct recipe *, const struct recipe_tail *, enum recipe_size, int tile, int unit);
+/* The kernel `entry`, which is there already, cuts its last tiles; `join`, of `parts` CTAs a tile, joins their parts, of `unit` words of workspace each. */
+void recipe_tail_add(struct recipe *, const char *entry, const struct recipe_tail *, const char *join, int parts, int threads, int unit);
 void recipe_map_add(struct recipe *, const char *name, int rows); /* of one head */
 
 /* Clocks in which `warps` warps stage a visit's inputs of cells and diagonals: they do little but wait for addresses. */

@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 /* ---- shared memory ---- */
 
@@ -97,16 +98,18 @@ void recipe_piece_add(struct recipe *r, const char *name, enum recipe_size size,
 	snprintf(piece->name, sizeof piece->name, "%s", name);
 }
 
-void recipe_join_add(struct recipe *r, const struct recipe_tail *tail, const char *entry, enum recipe_grid grid, int tile, int parts, int threads)
+void recipe_tail_add(struct recipe *r, const char *entry, const struct recipe_tail *tail, const char *join, int parts, int threads, int unit)
 {
-	recipe_kernel_add(r, entry, grid, tile, threads, 0);
+	int i = 0;
+	while (strcmp(r->kernel[i].entry, entry) != 0)
+		i++;
+	struct recipe_kernel *const cut = &r->kernel[i];
+	const bool queries = cut->grid == GRID_PERSISTENT_TAILS;
+	cut->tail = *tail;
+	recipe_kernel_add(r, join, queries ? GRID_TAILS_JOIN : GRID_KEY_TAILS_JOIN, cut->tile, threads, 0);
 	r->kernel[r->kernel_count - 1].parts = parts;
 	r->kernel[r->kernel_count - 1].tail = *tail;
-}
-
-void recipe_tail_piece_add(struct recipe *r, const struct recipe_tail *tail, enum recipe_size size, int tile, int unit)
-{
-	recipe_piece_add(r, "parts", size, tile, unit);
+	recipe_piece_add(r, "parts", queries ? SIZE_TAILS_Q : SIZE_TAILS_KV, cut->tile, unit);
 	r->piece[r->piece_count - 1].tail = *tail;
 }
 
@@ -151,26 +154,21 @@ bool one_reference_does(const struct spec *spec, const struct program *program)
 	return spec->dtype == DTYPE_BF16 && (lift == LIFT_NONE || (lift == LIFT_KNOWN && !program->scan));
 }
 
-bool runs_alike(const struct program *p, enum pass pass)
+/* How many ends of a run move with what the pass owns, the most of any run. */
+static int ends_moving(const struct program *p, enum pass pass)
 {
-	for (int i = 0; i < p->run_count; i++)
-		for (int k = 0; k < p->run[i].count; k++)
-			if ((pass == PASS_FORWARD ? p->run[i].bound[k].q : p->run[i].bound[k].k) != 0)
-				return false;
-	return true;
-}
-
-bool runs_long(const struct program *p, enum pass pass)
-{
+	int most = 0;
 	for (int i = 0; i < p->run_count; i++) {
 		int moving = 0;
 		for (int k = 0; k < p->run[i].count; k++)
 			moving += (pass == PASS_FORWARD ? p->run[i].bound[k].q : p->run[i].bound[k].k) != 0;
-		if (moving > 1)
-			return false;
+		most = moving > most ? moving : most;
 	}
-	return true;
+	return most;
 }
+
+bool runs_alike(const struct program *p, enum pass pass) { return ends_moving(p, pass) == 0; }
+bool runs_long(const struct program *p, enum pass pass) { return ends_moving(p, pass) <= 1; }
 
 bool items_alike(const struct spec *spec, const struct program *p, enum pass pass)
 {

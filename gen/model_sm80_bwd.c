@@ -228,9 +228,7 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	if (c->cut) {
 		const struct key_grads grads = key_grads_make(c->warps, c->tile_n, steps(spec->head_dim_qk), steps(spec->head_dim_v));
 		const struct recipe_tail tail = {.visit = c->tile_m, .resident = c->ctas_sm, .alike = c->alike, .ends = 2, .join = 8};
-		recipe->kernel[recipe->kernel_count - 1].tail = tail;
-		recipe_join_add(recipe, &tail, "fagen_backward_join", GRID_KEY_TAILS_JOIN, c->tile_n, 1, threads);
-		recipe_tail_piece_add(recipe, &tail, SIZE_TAILS_KV, c->tile_n, threads * grads.accumulators);
+		recipe_tail_add(recipe, "fagen_backward", &tail, "fagen_backward_join", 1, threads, threads * grads.accumulators);
 	}
 	if (c->sums == DQUERY_APART)
 		recipe_kernel_add(recipe, "fagen_backward_query", GRID_QUERY_TILES, c->tile_m, threads,

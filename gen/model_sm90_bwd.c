@@ -158,13 +158,8 @@ static void bwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	native_backward_recipe(recipe, spec, program, c, c->cut ? GRID_PERSISTENT_KEY_TAILS : GRID_PERSISTENT_KEYS, c->tile_n);
 	if (c->sums == DQUERY_APART)
 		native_query_add(recipe, c, spec, program, target);
-	if (c->cut) {
-		for (int i = 0; i < recipe->kernel_count; i++)
-			if (recipe->kernel[i].grid == GRID_PERSISTENT_KEY_TAILS)
-				recipe->kernel[i].tail = tail;
-		recipe_join_add(recipe, &tail, "fagen_backward_merge", GRID_KEY_TAILS_JOIN, c->tile_n, c->tile_n / MERGE_KEYS, 32 * warps);
-		recipe_tail_piece_add(recipe, &tail, SIZE_TAILS_KV, c->tile_n, part);
-	}
+	if (c->cut)
+		recipe_tail_add(recipe, "fagen_backward", &tail, "fagen_backward_merge", c->tile_n / MERGE_KEYS, 32 * warps, part);
 	if (c->splits == 1)
 		return;
 	for (int i = 0; i < recipe->kernel_count; i++)

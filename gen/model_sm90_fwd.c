@@ -242,9 +242,7 @@ static void fwd_recipe(struct recipe *recipe, const struct spec *spec, const str
 	}
 	if (c->cut) {
 		const struct recipe_tail tail = fwd_tail(c->tile_n, spec->head_dim_v);
-		recipe->kernel[recipe->kernel_count - 1].tail = tail;
-		recipe_join_add(recipe, &tail, "fagen_forward_merge", GRID_TAILS_JOIN, c->tile_m, c->tile_m / MERGE_ROWS, 32 * MERGE_ROWS);
-		recipe_tail_piece_add(recipe, &tail, SIZE_TAILS_Q, c->tile_m, c->tile_m * (spec->head_dim_v + 1));
+		recipe_tail_add(recipe, "fagen_forward", &tail, "fagen_forward_merge", c->tile_m / MERGE_ROWS, 32 * MERGE_ROWS, c->tile_m * (spec->head_dim_v + 1));
 	}
 	recipe_queue_add(recipe, c);
 	recipe_order_piece_add(recipe, c, PASS_FORWARD);

@@ -189,7 +189,7 @@ static bool shape_negative(const struct recipe_shape *s)
 	       s->total_q < 0 || s->total_k < 0;
 }
 
-static int64_t tiles_of(int64_t length, int tile) { return length / tile + (length % tile != 0); }
+static int64_t tiles_of(int64_t length, int64_t tile) { return length / tile + (length % tile != 0); }
 
 /* Tiles of one head of each entry; -1: too many. */
 static int64_t tiles_all(const struct recipe_shape *s, bool keys, int tile)
@@ -230,9 +230,10 @@ struct recipe_cut recipe_cut(bool keys, int tile, const struct recipe_tail *tail
 		return cut;
 	int64_t least = visits + tail->ends;
 	for (int64_t parts = 2; parts <= RECIPE_PARTS_MAX && parts * PART_VISITS_LEAST <= visits; parts++) {
-		const int64_t rounds = (rest * parts + at_once - 1) / at_once, each = (visits + parts - 1) / parts;
-		const int64_t time = rounds * (each + tail->ends) + tail->join;
-		if (rounds <= ROUNDS_MOST && time < least) {
+		const int64_t rounds = tiles_of(rest * parts, at_once), time = rounds * (tiles_of(visits, parts) + tail->ends) + tail->join;
+		if (rounds > ROUNDS_MOST)
+			break;
+		if (time < least) {
 			least = time;
 			cut = (struct recipe_cut){items - rest, rest, parts};
 		}

@@ -448,14 +448,14 @@ START_TEST(grid_counts)
 			across++;
 		for (int64_t n = 0; p.unit > 0 && n < s.seqlen_k; n += p.unit)
 			blocks++;
-		const struct recipe_cut own = recipe_cut(true, p.tile, &p.tail, &s);
+		const struct recipe_cut own = recipe_cut(true, p.tile, &p.tail, &s), own_q = recipe_cut(false, p.tile, &p.tail, &s);
 		int64_t bytes[SIZE_COUNT] = {4 * heads * rows,
 		                             4 * heads * rows * p.unit,
 		                             4 * heads * s.seqlen_q * s.seqlen_k,
 		                             4 * heads * down * p.unit,
 		                             4 * heads * across * p.unit,
 		                             4 * s.batch * s.heads_kv * across * p.unit,
-		                             4 * recipe_cut(false, p.tile, &p.tail, &s).tiles * recipe_cut(false, p.tile, &p.tail, &s).parts * p.unit,
+		                             4 * own_q.tiles * own_q.parts * p.unit,
 		                             4 * own.tiles * own.parts * p.unit,
 		                             heads * down * blocks,
 		                             4 * p.unit};
