@@ -25,8 +25,10 @@ RT        := $(addprefix $(B)/,$(addsuffix .o,$(addprefix gen/,arch diag line re
              $(addprefix cache/,entry key pack_read) \
              $(addprefix runtime/,cubin_meta driver fault inputs launch load open_rt pack runtime_core tensor_map)))
 ARCHIVES  := $(B)/libruntime.a $(B)/libcache.a $(B)/libgen.a
-# Under the thread sanitizer those that have threads, no more; under the others not what is emulated.
-SUITES    := $(addprefix $(B)/tests/t_,$(if $(TSAN),launch nvrtc runtime store_stress,$(filter-out $(if $(SAN),order),$(patsubst tests/t_%.c,%,$(wildcard tests/t_*.c)))))
+# Under the thread sanitizer those that have threads, no more; under the others not what is emulated. The longest begin first, for two run at a time.
+LONGEST   := specs_native specs_portable language order
+SUITES    := $(addprefix $(B)/tests/t_,$(if $(TSAN),launch nvrtc runtime store_stress,$(filter-out $(if $(SAN),order),\
+             $(LONGEST) $(filter-out $(LONGEST),$(patsubst tests/t_%.c,%,$(wildcard tests/t_*.c))))))
 
 # Recipes that compile kernels start with this: it names the NVRTC that tools/setup fetched, if it had to.
 WITH_NVRTC = if [ -z "$$FAGEN_NVRTC" ] && [ -e build/nvrtc/libnvrtc.so.13 ]; then export FAGEN_NVRTC="$$PWD/build/nvrtc/libnvrtc.so.13"; fi;
@@ -170,10 +172,10 @@ $(B)/tests/t_store_stress: private LDFLAGS += $(addprefix -Wl$(comma)--wrap=,$(S
 .PHONY: golden golden-update
 golden: $(B)/fagen ## compare the plans of tests/golden with what is planned now
 	@sh tests/golden/run $(B)/fagen
-golden-update: $(B)/fagen $(B)/tests/t_specs ## rewrite plans and registers of one spec: make golden-update SPEC=causal_d64
+golden-update: $(B)/fagen $(B)/tests/t_specs_native $(B)/tests/t_specs_portable ## rewrite plans and registers of one spec: make golden-update SPEC=causal_d64
 	@test -n "$(SPEC)" || { echo 'Which spec? make golden-update SPEC=causal_d64'; exit 2; }
 	@sh tests/golden/run $(B)/fagen $(SPEC)
-	@$(WITH_NVRTC) FAGEN_GOLDEN_UPDATE=1 SPEC=$(SPEC) $(B)/tests/t_specs
+	@$(WITH_NVRTC) export FAGEN_GOLDEN_UPDATE=1 SPEC=$(SPEC); $(B)/tests/t_specs_native && $(B)/tests/t_specs_portable
 check: golden
 
 # What programs were built against: exported symbols, prototypes, constants, structs. Sanitizers export their own.

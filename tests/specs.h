@@ -1,7 +1,12 @@
 /* Every spec of specs/, through the whole pipeline, for every target and pass it names (those of tests/language.h for sm_80
  * and sm_90a alone), and the naive kernels for sm_90a: it plans, compiles, spills nothing, is not serialised, and its
  * shared memory is what the plan said. With the reference compiler (NVRTC 13.0) registers are compared with
- * tests/golden/registers.txt; FAGEN_GOLDEN_UPDATE=1 rewrites the lines of what runs. */
+ * tests/golden/registers.txt; FAGEN_GOLDEN_UPDATE=1 rewrites the lines of what runs.
+ *
+ * Nothing takes longer, so that two suites share the targets: t_specs_native.c and t_specs_portable.c. */
+#ifndef FAGEN_TESTS_SPECS_H
+#define FAGEN_TESTS_SPECS_H
+
 #include <check.h>
 #include <glob.h>
 #include <stdio.h>
@@ -16,6 +21,8 @@
 #include "tests/language.h"
 
 #define GOLDEN "tests/golden/registers.txt"
+
+static bool target_ours(const struct target *); /* the suite's */
 
 static glob_t specs;
 static fagen_runtime *rt;
@@ -146,7 +153,7 @@ START_TEST(test_spec)
 	ck_assert_msg(compiler_version(&major, &minor, runtime_compiler(rt), &diag) == 0, "%s", text_str(&diag.text));
 	if (!only || strcmp(only, spec.name) == 0)
 		for (int t = 0; t < TARGET_COUNT; t++) {
-			if (spec_is_language(&spec) && target_table[t].cc != 80 && target_table[t].cc != 90)
+			if (!target_ours(&target_table[t]) || (spec_is_language(&spec) && target_table[t].cc != 80 && target_table[t].cc != 90))
 				continue;
 			for (int pass = 0; pass < PASS_COUNT; pass++)
 				for (int naive = 0; naive <= (target_table[t].cc == 90); naive++)
@@ -159,10 +166,9 @@ START_TEST(test_spec)
 }
 END_TEST
 
-Suite *suite(void);
-Suite *suite(void)
+static Suite *specs_suite(const char *name)
 {
-	Suite *s = suite_create("specs");
+	Suite *s = suite_create(name);
 	TCase *tc = tcase_create("compile");
 	glob("specs/*.yaml", 0, NULL, &specs);
 	tcase_add_checked_fixture(tc, open_all, close_all);
@@ -171,3 +177,5 @@ Suite *suite(void)
 	suite_add_tcase(s, tc);
 	return s;
 }
+
+#endif
