@@ -3,6 +3,7 @@
 
 #include <float.h>
 #include <math.h>
+#include <string.h>
 
 __extension__ typedef __int128 wide;
 
@@ -251,6 +252,48 @@ static struct expr_range node_range(const struct expr_pool *pool, const struct e
 	return r;
 }
 
+/* What is left of an interval where another holds too; the whole of it, where nothing is: then nobody gets there. */
+static struct interval common(struct interval a, struct interval b)
+{
+	const struct interval both = {max2(a.lo, b.lo), min2(a.hi, b.hi)};
+	return both.lo <= both.hi ? both : a;
+}
+
+/* A branch, where one node is known to stay in an interval. */
+static struct interval branch_range(const struct expr_pool *pool, const struct expr_range *range, int branch, int node, struct interval known)
+{
+	struct expr_range here[EXPR_NODES_MAX];
+	bool overflow = false;
+	if (branch < node)
+		return range[branch].i;
+	memcpy(here, range, (size_t)(branch + 1) * sizeof *here);
+	here[node].i = common(range[node].i, known);
+	for (int i = node + 1; i <= branch; i++) {
+		const struct expr_node *n = &pool->node[i];
+		if (n->type != TYPE_FLOAT && n->op != EXPR_INPUT && expr_ops[n->op].args)
+			here[i].i = common(range[i].i, node_range(pool, n, here, &overflow).i);
+	}
+	return here[branch].i;
+}
+
+static int64_t clipped(wide x) { return x < INT64_MIN ? INT64_MIN : x > INT64_MAX ? INT64_MAX : (int64_t)x; }
+
+/* x < y ? yes : no, and with <= for <, of ints: each branch where x, or y if x is a constant, is what the condition leaves of it. */
+static struct interval select_range(const struct expr_pool *pool, const struct expr_node *n, const struct expr_range *range)
+{
+	const struct expr_node *condition = &pool->node[n->arg[0]];
+	const int x = condition->arg[0], y = condition->arg[1], yes = n->arg[1], no = n->arg[2];
+	if ((condition->op != EXPR_LT && condition->op != EXPR_LE) || pool->node[x].type != TYPE_INT)
+		return hull(range[yes].i, range[no].i);
+	const struct interval a = range[x].i, b = range[y].i;
+	const int apart = condition->op == EXPR_LT; /* by at least so much where it holds, else by 1 - apart the other way */
+	if (pool->node[x].op == EXPR_CONST)
+		return hull(branch_range(pool, range, yes, y, (struct interval){clipped((wide)a.lo + apart), INT64_MAX}),
+		            branch_range(pool, range, no, y, (struct interval){INT64_MIN, clipped((wide)a.hi - (1 - apart))}));
+	return hull(branch_range(pool, range, yes, x, (struct interval){INT64_MIN, clipped((wide)b.hi - apart)}),
+	            branch_range(pool, range, no, x, (struct interval){clipped((wide)b.lo + (1 - apart)), INT64_MAX}));
+}
+
 /* used: the nodes that the root is made of; NULL: all. */
 static bool nodes_range(struct expr_range *range, const struct expr_pool *pool, int root, const bool *used,
                         const struct interval name[NAME_COUNT], const struct input *input, const struct interval *input_node)
@@ -272,6 +315,8 @@ static bool nodes_range(struct expr_range *range, const struct expr_pool *pool, 
 			r.i = input_node ? input_node[i] : dtype_range(input, (int)n->i);
 		else if (expr_ops[n->op].args)
 			r = node_range(pool, n, range, &overflow);
+		if (n->op == EXPR_SELECT && n->type != TYPE_FLOAT && !is_point(range[n->arg[0]].i))
+			r.i = select_range(pool, n, range);
 		range[i] = r;
 	}
 	return !overflow;

@@ -242,6 +242,15 @@ static const struct {
 	{"q * 0.5 < one", 0, 1},
 	{"max(one, 2.0) < 1", 0, 0},
 	{"one < 1 && q < 5", 0, 0},
+	/* what a condition leaves of a branch */
+	{"q < 15 ? q : 3", 3, 14},
+	{"q <= 15 ? 3 : q - 10", 3, 10},
+	{"15 <= q ? q : 17", 15, 20},
+	{"q >= 15 ? 20 : 2 * q", 20, 28},
+	{"q < k * 3 ? q : 0", 0, 17},
+	{"q < 15 ? abs(q - 16) : 0", 0, 6},
+	{"q < 13 ? min(q, 12) : q < 18 ? q : 0", 0, 17},
+	{"q < 30 - q ? q : 0", 0, 19},
 };
 
 START_TEST(interval_table)
