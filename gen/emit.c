@@ -178,7 +178,7 @@ int source_emit(struct text *out, const struct spec *spec, const struct program 
 	             {"sm90/ptx.h", hopper},
 	             {"sm90/tile.h", hopper},
 	             {"blocks.cu", has_kernel(plan, "fagen_blocks")},
-	             {"bounds.cu", has_kernel(plan, "fagen_bounds_rows") || has_kernel(plan, "fagen_bounds_cols")},
+	             {"bounds.cu", has_kernel(plan, "fagen_bounds")},
 	             {"delta.cu", has_kernel(plan, "fagen_delta")},
 	             {"sm90/bwd.h", hopper && plan->pass == PASS_BACKWARD},
 	             {"sm90/fwd.h", native_forward},

@@ -458,7 +458,11 @@ void staging_print(struct text *out, struct emit *e)
 	text_puts(out, "}\n\nDEVICE void cells_load(struct CellInputs *to, " LAUNCH
 	               ", int q0, int k0, int thread, int threads)\n{\n");
 	copies_print(out, e, AT_DIAG,
-	             "\tfor (int i = thread; i < TILE_M + TILE_N; i += threads) {\n"
+	             "#pragma unroll 1\n"
+	             "\tfor (int first = 0; first < TILE_M + TILE_N; first += threads) {\n"
+	             "\t\tconst int i = first + thread;\n"
+	             "\t\tif (i >= TILE_M + TILE_N)\n"
+	             "\t\t\tbreak;\n"
 	             "\t\tconst int diagonal =\n"
 	             "\t\t\tint_min(int_max(q0 - k0 + i - (TILE_N - 1), 1 - sequence_k(p, b)), sequence_q(p, b) - 1);\n"
 	             "\t\tconst int q = int_max(diagonal, 0), k = q - diagonal;\n",

@@ -517,7 +517,8 @@ struct candidate {
 	                           * may save registers for more of them */
 	bool out_staged;          /* there is shared memory for O on its way out: for a few rows of each warp */
 	bool out_whole;           /* instead for all of a tile's, which other warps store */
-	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs */
+	double overlap;           /* exponent of the norm that joins the on-chip terms: 1, nothing overlaps; 0: by warps and CTAs, .. */
+	double hides_more;        /* .. and by so much more */
 	double visit_clocks, item_clocks; /* of an SM, that nothing overlaps: of a visited tile, of one that a CTA owns */
 	double wait_clocks;       /* that bringing a visit's inputs takes whoever does it: the warps that compute, or others beside them */
 	bool input_grads;         /* another kernel visits the tiles once more, for gradients of inputs; beside its products a visit is */

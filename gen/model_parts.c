@@ -132,14 +132,14 @@ void recipe_blocks_add(struct recipe *r, const struct program *p)
 
 void recipe_bounds_add(struct recipe *r, const struct program *p, const struct candidate *c)
 {
-	if (p->bounds_rows > 0) {
-		recipe_kernel_add(r, "fagen_bounds_rows", GRID_QUERY_TILES, c->tile_m, BEFORE_THREADS, 0);
+	if (p->bounds_rows + p->bounds_cols == 0)
+		return;
+	recipe_kernel_add(r, "fagen_bounds", GRID_BOUNDS, c->tile_m, BEFORE_THREADS, 0);
+	r->kernel[r->kernel_count - 1].keys = c->tile_n;
+	if (p->bounds_rows > 0)
 		recipe_piece_add(r, "bounds_rows", SIZE_TILES_Q, c->tile_m, 2 * p->bounds_rows);
-	}
-	if (p->bounds_cols > 0) {
-		recipe_kernel_add(r, "fagen_bounds_cols", GRID_KEY_TILES_Q, c->tile_n, BEFORE_THREADS, 0);
+	if (p->bounds_cols > 0)
 		recipe_piece_add(r, "bounds_cols", SIZE_TILES_K, c->tile_n, 2 * p->bounds_cols);
-	}
 }
 
 bool one_reference_does(const struct spec *spec, const struct program *program)

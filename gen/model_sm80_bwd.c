@@ -139,14 +139,15 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	smem_term_add(c, "Q", c->stages * m * row_qk);
 	smem_term_add(c, "dO", c->stages * m * row_v);
 	const bool beside = c->stages == 3; /* products of a tile beside scores of the next */
-	const int cells_buffers = beside ? 2 : 1, notes_buffers = beside ? 3 : 2, turns = spec->kv_group == 1 ? 1 : 2;
+	const int lines_buffers = c->stages == 1 ? 1 : 2, cells_buffers = beside ? 2 : 1, notes_buffers = beside ? 3 : 2;
+	const int turns = spec->kv_group == 1 ? 1 : 2;
 	smem_term_add(c, "P", cells_buffers * 2 * m * n);
 	smem_term_add(c, "dS", cells_buffers * 2 * m * n);
-	smem_term_add(c, "LSE and delta", c->stages * m * 8);
+	smem_term_add(c, "LSE and delta", lines_buffers * m * 8);
 	/* Of each tile that is noted the visit, the head's key and two indices; two addresses, five indices, the walk. */
 	const int notes = visit_bytes(program, c, notes_buffers) + notes_buffers * (head_key_bytes(spec) + 8) + 2 * 8 + 5 * 4;
 	smem_term_add(c, "walk", (notes + walk_bytes(spec, program, warps) + 15) / 16 * 16);
-	smem_inputs_add(c, program, spec, turns, c->stages, turns, c->stages);
+	smem_inputs_add(c, program, spec, turns, lines_buffers, turns, cells_buffers);
 
 	/* Accumulators of dK and dV stay; S and dP live together, dQ after them. ptxas 13.0 for sm_90a compiles shapes
 	 * with up to 192 accumulators without spills, and spills from 208 on. Two buffers of wide rows need more
@@ -157,7 +158,8 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	const bool words = dropout && target->cc < 90 && accumulators(s) >= 64; /* of dropout, beside so many cells: likewise */
 	/* Beside the seats of three stages there are none for words of dropout, and not always for lengths of entries and a score; for sm_100 none. */
 	const bool seats = beside && (dropout || target->cc >= 100 || (spec->layout != LAYOUT_DENSE && !program->score_identity));
-	const int addresses = wide || overlapped || words || seats ? 64 : 56;
+	const bool parts = target->cc >= 100 && c->stages == 1 && s.steps > s.at_once; /* S in parts, with one buffer: likewise */
+	const int addresses = wide || overlapped || words || seats || parts ? 64 : 56;
 	c->regs = grads.accumulators +
 	          int_max(2 * accumulators(s), c->sums == DQUERY_APART ? 0 : accumulators(dq)) + addresses;
 
@@ -173,13 +175,15 @@ static void bwd_shape(struct candidate *c, const struct spec *spec, const struct
 	c->cost_us[COST_MMA] = flop / device->mma_flop_clk;
 	c->cost_us[COST_EXP] = cells / device->exp_clk;
 	c->cost_us[COST_ALU] = cells * (6.5 + dropout_ops) / device->alu_clk;
-	const double reduction_bytes_clk = 25.6; /* as an SM lets float32 sums go */
+	const double reduction_bytes_clk = 32; /* as an SM lets float32 sums go */
 	c->cost_us[COST_SMEM] = smem_bytes / 128 + sums * 2.0 * m * row_qk / reduction_bytes_clk;
-	const double one_buffer_clocks = 800; /* two barriers more, and loads that are waited for */
+	const double one_buffer_clocks = 350; /* two barriers more, and loads that are waited for */
 	if (c->stages == 1)
 		c->visit_clocks += one_buffer_clocks;
-	else if (beside) /* what is beside the cells hides, and some of them: 1.02 to 1.03 of two stages at d 96 and 128 */
+	else if (beside) { /* what is beside the cells hides, and some of them: 1.02 to 1.03 of two stages at d 96 and 128 */
 		c->visit_clocks = 0;
+		c->hides_more = 0.3;
+	}
 	score_cost_add(c, program, device, PASS_BACKWARD);
 	c->wait_clocks = staging_clocks(c, spec, program, warps);
 	if (program->grads)

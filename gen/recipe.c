@@ -6,7 +6,7 @@
 #include "gen/line.h"
 #include "gen/recipe.h"
 
-static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tails", "key_tails_join", "key_tiles_q",
+static const char *const grid_names[GRID_COUNT] = {"query_tiles", "query_tiles_1", "key_tiles", "key_tails", "key_tails_join", "key_tiles_q", "bounds",
                                                    "scores",      "persistent",    "persistent_tails", "persistent_key_tails", "tails_join", "persistent_keys", "persistent_pairs",
                                                    "persistent_2", "order_queries", "order_keys"};
 static const char *const size_names[SIZE_COUNT] = {"rows",    "rows_qk", "scores", "tiles_q",
@@ -45,6 +45,8 @@ void recipe_print(struct text *text, const struct recipe *recipe)
 		          k->tile, k->threads, k->smem_bytes);
 		if (k->parts)
 			text_addf(text, " parts %d", k->parts);
+		if (k->keys)
+			text_addf(text, " keys %d", k->keys);
 		if (k->beyond)
 			text_addf(text, " beyond %d", k->beyond);
 		if (k->heads)
@@ -104,6 +106,8 @@ static void kernel_parse(struct recipe *recipe, struct line *line)
 		k.parts = line_number(line, "parts", 2, RECIPE_PARTS_MAX);
 	if (grid_is_join(k.grid))
 		k.parts = line_number(line, "parts", 1, INT32_MAX);
+	if (k.grid == GRID_BOUNDS)
+		k.keys = line_number(line, "keys", 1, INT32_MAX);
 	if (grid_is_order(k.grid))
 		k.beyond = line_number(line, "beyond", 1, INT32_MAX);
 	if (k.grid == GRID_PERSISTENT || k.grid == GRID_ORDER_QUERIES)
@@ -253,9 +257,11 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 	const bool order = grid_is_order(kernel->grid), pairs = kernel->grid == GRID_PERSISTENT_PAIRS;
 	const bool one = kernel->grid == GRID_PERSISTENT || kernel->grid == GRID_PERSISTENT_TAILS || kernel->grid == GRID_PERSISTENT_KEYS || kernel->grid == GRID_PERSISTENT_KEY_TAILS;
 	const int each = kernel->grid == GRID_PERSISTENT_2 ? 2 : pairs || one; /* SM */
-	if (kernel->tile < 1 || shape_negative(shape) || ((each > 0 || order) && shape->sms < 1) || (order && kernel->threads < 32))
+	const bool bounds = kernel->grid == GRID_BOUNDS;
+	if (kernel->tile < 1 || shape_negative(shape) || ((each > 0 || order) && shape->sms < 1) || ((order || bounds) && kernel->threads < 32) ||
+	    (bounds && kernel->keys < 1))
 		return -1;
-	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, kernel->tile);
+	const int64_t tiles_q = tiles_all(shape, false, kernel->tile), tiles_k = tiles_all(shape, true, bounds ? kernel->keys : kernel->tile);
 	const int64_t parts = kernel->parts > 0 ? kernel->parts : 1;
 	int64_t tiles = 0, heads = shape->heads_q / (kernel->heads > 1 ? kernel->heads : 1), size;
 	switch (kernel->grid) {
@@ -283,6 +289,7 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		heads = shape->heads_kv;
 		break;
 	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
+	case GRID_BOUNDS: tiles = tiles_q < 0 || tiles_k < 0 || tiles_q > INT32_MAX || tiles_k > INT32_MAX ? -1 : tiles_q + tiles_k; break;
 	case GRID_PERSISTENT_PAIRS:
 		tiles = tiles_k < 0 || tiles_k > INT32_MAX ? -1 : 2 * tiles_k;
 		heads = shape->heads_kv;
@@ -306,6 +313,8 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 			return cut.tiles * kernel->parts;
 		size = cut.first + cut.tiles * cut.parts;
 	}
+	if (bounds)
+		return tiles_of(size, kernel->threads / 32);
 	if (order)
 		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
 	const int64_t most = pairs ? 2 * (shape->sms > 1 ? shape->sms / 2 : 1) : (int64_t)each * shape->sms;

@@ -20,6 +20,7 @@ enum recipe_grid { /* number of CTAs, always launched as a one-dimensional grid 
 	GRID_KEY_TAILS,      /* the same, but one for each part of a tile that is cut: recipe_cut */
 	GRID_KEY_TAILS_JOIN, /* `parts` for each key tile that is cut */
 	GRID_KEY_TILES_Q,    /* ceil(seqlen_k / tile) * heads_q * batch */
+	GRID_BOUNDS,         /* a warp for each query tile and for each key tile, of `keys`, of each query head */
 	GRID_SCORES,         /* ceil(seqlen_q / tile) * ceil(seqlen_k / tile) * heads_q * batch; not packed */
 	GRID_PERSISTENT,     /* as GRID_QUERY_TILES, for each part of a tile, but at most one CTA for each multiprocessor: they take turns */
 	GRID_PERSISTENT_TAILS, /* likewise as GRID_QUERY_TILES, but for each part of a tile that is cut */
@@ -60,6 +61,7 @@ struct recipe_kernel {
 	                              * 0: each has its own */
 	int beyond;                  /* GRID_ORDER_QUERIES, GRID_ORDER_KEYS: at least 1 */
 	struct recipe_tail tail;     /* of the rules with tails in their names */
+	int keys;                    /* GRID_BOUNDS: of a key tile */
 };
 
 enum recipe_size { /* bytes of a workspace piece */

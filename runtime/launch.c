@@ -366,7 +366,7 @@ static int grids_fill(struct launch *l, struct fault *f)
 			                  (long long)l->shape.batch, (long long)l->shape.heads_q,
 			                  (long long)l->shape.heads_kv, (long long)l->shape.seqlen_q,
 			                  (long long)l->shape.seqlen_k, rk->entry);
-		if (rk->grid == GRID_KEY_TAILS || rk->grid == GRID_PERSISTENT_TAILS || rk->grid == GRID_PERSISTENT_KEY_TAILS) {
+		if (rk->tail.visit > 0) { /* who joins the parts has the same as who makes them */
 			const struct recipe_cut cut = recipe_kernel_cut(rk, &l->shape);
 			l->abi.cut_first = (unsigned)cut.first;
 			l->abi.cut_parts = (unsigned)cut.parts;

@@ -56,10 +56,17 @@ DEVICE int key_tile_last(const fagen_abi &p, int b, int tile)
 	return 0;
 }
 
+// The query tile of a CTA of fagen_delta or fagen_dquery, the last ones first: so the former leaves in L2 the sums that the main kernel begins with, and the
+// latter begins with those that this leaves there.
+DEVICE Owned rows_owned_back(const fagen_abi &p)
+{
+	return tile_owned<TILE_M, false>(p.cu_seqlens_q, p.batch, p.heads_q, p.seqlen_q, gridDim.x - 1 - blockIdx.x);
+}
+
 // TILE_M rows of one query head: their statistics, and what their sums begin with. Eight lanes a row.
 extern "C" __global__ void __launch_bounds__(THREADS) fagen_delta(const __grid_constant__ fagen_abi p)
 {
-	const Owned own = rows_owned<TILE_M>(p);
+	const Owned own = rows_owned_back(p);
 	const int tile = own.tile, h = own.h, b = own.b;
 	if (tile < 0)
 		return;

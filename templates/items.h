@@ -62,7 +62,7 @@ DEVICE Owned key_item(const fagen_abi &p, unsigned i, const Sections &sections)
 	}
 }
 
-// ---- items of persistent kernels that are parts of tiles: with SPLITS all, with CUT the last, behind those that are whole tiles ----
+// ---- items that are parts of tiles: with SPLITS all, with CUT the last, behind those that are whole tiles ----
 
 // Parts of a tile that is cut.
 DEVICE unsigned part_count(const fagen_abi &p) { return CUT ? p.cut_parts : SPLITS; }

@@ -48,7 +48,7 @@ static struct plan *plan_fill(void)
 	p->candidate[1] = (struct candidate){.tile_m = 128, .tile_n = 64, .warps = 4, .stages = 2, .splits = 5, .heads = 3, .ctas_wanted = 1, .walk_warps = 4,
 	                                      .smem_bytes = 49152};
 	p->recipe.kernel_count = 1;
-	p->recipe.kernel[0] = (struct recipe_kernel){"fagen_forward", GRID_QUERY_TILES, 128, 128, 49152, 0, 0, 0, {0}};
+	p->recipe.kernel[0] = (struct recipe_kernel){.entry = "fagen_forward", .grid = GRID_QUERY_TILES, .tile = 128, .threads = 128, .smem_bytes = 49152};
 	p->recipe.load_bytes = 16;
 	p->recipe.kv_group = 1;
 	return p;
@@ -332,8 +332,7 @@ START_TEST(more_parts)
 	static const struct {
 		const char *entry, *part;
 	} rows[] = {{"fagen_blocks", "blocks.cu"},
-	            {"fagen_bounds_rows", "bounds.cu"},
-	            {"fagen_bounds_cols", "bounds.cu"},
+	            {"fagen_bounds", "bounds.cu"},
 	            {"fagen_input_grad", "sm80/input_grad.cu"},
 	            {"fagen_forward_merge", "sm90/fwd_merge.cu"},
 	            {"fagen_backward_merge", "sm90/bwd_merge.cu"}};

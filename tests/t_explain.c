@@ -67,7 +67,7 @@ START_TEST(tells_the_program)
 	SAYS("specs/packed_documents.yaml --pass forward", 0, "by closed form: k + sq <= q + sk",
 	     "by each tile: doc[b, k] == doc[b, ",
 	     "one for each key of a tile, and the least and greatest of each tile", "the index is clamped",
-	     "fagen_bounds_rows");
+	     "fagen_bounds");
 	SAYS("specs/gemma2.yaml --pass forward", 0, "tanh(s / 50.0) * 50.0", "d score/d s", "never beyond 50");
 	SAYS("specs/bigbird.yaml --pass forward", 0, "64 queries x 64 keys, kept where ",
 	     "random(h + 458759, q, k) < 3276.8");

@@ -252,7 +252,7 @@ static void fake_recipe(struct recipe *recipe, const struct spec *spec, const st
                         const struct candidate *c, const struct target *target)
 {
 	recipe->kernel_count = 1;
-	recipe->kernel[0] = (struct recipe_kernel){"fake", GRID_QUERY_TILES, c->tile_m, 32 * c->warps, c->smem_bytes, 0, 0, 0, {0}};
+	recipe->kernel[0] = (struct recipe_kernel){.entry = "fake", .grid = GRID_QUERY_TILES, .tile = c->tile_m, .threads = 32 * c->warps, .smem_bytes = c->smem_bytes};
 }
 static const struct template_model fake = {.templ = "fake/fwd",
                                            .pass = PASS_FORWARD,
@@ -276,9 +276,9 @@ static void fake_backward(struct recipe *recipe, const struct spec *spec, const 
                           const struct candidate *c, const struct target *target)
 {
 	recipe->kernel_count = 3;
-	recipe->kernel[0] = (struct recipe_kernel){"before", GRID_QUERY_TILES, 64, 128, 0, 0, 0, 0, {0}};
-	recipe->kernel[1] = (struct recipe_kernel){"main", GRID_KEY_TILES, c->tile_n, 32 * c->warps, c->smem_bytes, 0, 0, 0, {0}};
-	recipe->kernel[2] = (struct recipe_kernel){"after", GRID_QUERY_TILES, 64, 128, 0, 0, 0, 0, {0}};
+	recipe->kernel[0] = (struct recipe_kernel){.entry = "before", .grid = GRID_QUERY_TILES, .tile = 64, .threads = 128, .smem_bytes = 0};
+	recipe->kernel[1] = (struct recipe_kernel){.entry = "main", .grid = GRID_KEY_TILES, .tile = c->tile_n, .threads = 32 * c->warps, .smem_bytes = c->smem_bytes};
+	recipe->kernel[2] = (struct recipe_kernel){.entry = "after", .grid = GRID_QUERY_TILES, .tile = 64, .threads = 128, .smem_bytes = 0};
 	recipe->piece_count = 2;
 	recipe->piece[0] = (struct recipe_piece){"delta", SIZE_ROWS, 64, 0, 0, {0}};
 	recipe->piece[1] = (struct recipe_piece){"dquery_accum", SIZE_ROWS_QK, 64, spec->head_dim_qk, 1, {0}};

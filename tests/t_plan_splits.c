@@ -228,7 +228,7 @@ START_TEST(whole_tiles_are_as_ever)
 	ck_assert_int_eq(plan.recipe.kernel_count, 1);
 	ck_assert_int_eq(plan.recipe.piece_count, 0);
 	ck_assert(!recipe_says(&plan, "parts"));
-	spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 128, .splits = 1};
+	spec.tile[PASS_BACKWARD] = (struct tile_request){.m = 64, .n = 128, .warps = 12, .splits = 1};
 	must_make(&plan, &spec, "H200", &backward_rows[0].problem, PASS_BACKWARD);
 	ck_assert_str_eq(plan.templ, "sm90/bwd");
 	ck_assert(!recipe_says(&plan, "parts") && !recipe_says(&plan, "merge"));

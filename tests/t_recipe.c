@@ -250,6 +250,7 @@ static struct recipe recipe_random(void)
 			k->tail = tail_random();
 		if (k->grid == GRID_KEY_TAILS_JOIN || k->grid == GRID_TAILS_JOIN)
 			k->parts = (int)rng_in(1, 300);
+		k->keys = k->grid == GRID_BOUNDS ? (int)rng_in(1, 512) : 0;
 	}
 	for (int i = 0; i < r.piece_count; i++) {
 		struct recipe_piece *p = &r.piece[i];
@@ -394,13 +395,18 @@ START_TEST(grid_counts)
 		                                .beyond = (int)rng_in(1, 3),
 		                                .grid = (enum recipe_grid)rng_in(0, GRID_COUNT - 1),
 		                                .parts = (int)rng_in(0, 1) * (int)rng_in(2, RECIPE_PARTS_MAX),
-		                                .tail = tail_random()};
+		                                .tail = tail_random(),
+		                                .keys = (int)rng_in(1, 200)};
 		const struct recipe_cut cut = recipe_cut(true, k.tile, &k.tail, &s), cut_q = recipe_cut(false, k.tile, &k.tail, &s);
 		int64_t tiles_q = 0, tiles_k = 0;
 		for (int64_t q = 0; q < s.seqlen_q; q += k.tile)
 			tiles_q++;
 		for (int64_t n = 0; n < s.seqlen_k; n += k.tile)
 			tiles_k++;
+		int64_t bounds = 0; /* warps, then CTAs of them */
+		for (int64_t n = 0; n < s.seqlen_k; n += k.keys)
+			bounds += s.batch * s.heads_q;
+		bounds = (bounds + tiles_q * s.batch * s.heads_q + k.threads / 32 - 1) / (k.threads / 32);
 		const int64_t parts = k.parts ? k.parts : 1, heads = s.batch * s.heads_q, items = tiles_q * heads * parts;
 		const int64_t items_k = tiles_k * s.heads_kv * s.batch * parts;
 		const int64_t owned = k.grid == GRID_ORDER_KEYS ? tiles_k * s.heads_kv * s.batch : tiles_q * heads;
@@ -417,6 +423,7 @@ START_TEST(grid_counts)
 		                                      tails_k,
 		                                      joined * k.parts,
 		                                      tiles_k * heads,
+		                                      bounds,
 		                                      tiles_q * tiles_k * heads,
 		                                      items < s.sms ? items : s.sms,
 		                                      tails_q < s.sms ? tails_q : s.sms,
@@ -558,6 +565,9 @@ START_TEST(packed_room)
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 2 * room < s.sms ? 2 * room : s.sms);
 		k.grid = GRID_KEY_TILES_Q;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room);
+		k.grid = GRID_BOUNDS; /* a warp for each */
+		k.threads = 96, k.keys = (int)tile;
+		ck_assert_int_eq(recipe_grid_size(&k, &s), 4 * room);
 		k.grid = GRID_ORDER_QUERIES; /* with the numbers to spare */
 		k.threads = 64, k.beyond = 1;
 		ck_assert_int_eq(recipe_grid_size(&k, &s), 6 * room > s.sms && longest > ORDER_LENGTH ? 3 * room : 0);
@@ -579,7 +589,7 @@ END_TEST
 START_TEST(grid_limits) /* I32-01, I32-02: past 2^31 elements, and past what fits */
 {
 	const int64_t big = INT64_MAX;
-	struct recipe_kernel k = {.tile = 1, .threads = 32, .beyond = 1, .grid = GRID_QUERY_TILES};
+	struct recipe_kernel k = {.tile = 1, .threads = 32, .keys = 1, .beyond = 1, .grid = GRID_QUERY_TILES};
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 1, 1, INT32_MAX, 1)), INT32_MAX);
 	ck_assert_int_eq(recipe_grid_size(&k, &SHAPE(1, 2, 1, INT32_MAX, 1)), -1);
 	for (int grid = 0; grid < GRID_COUNT; grid++) {

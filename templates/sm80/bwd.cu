@@ -9,8 +9,9 @@
 // one barrier a tile: between two of them half of the warps make P and dS of one tile and then the products of the tile before, the others the
 // products first, so that a scheduler has lane operations of one warp beside products of another.
 //
-// Inputs of query rows and of cells travel with Q and dO. Those of the head and of the keys are loaded when the query head
-// changes; they have two buffers, which take turns, or one where a key head has one query head.
+// Inputs of query rows and of cells travel with Q and dO; but with two stages those of cells, which have one buffer, as soon as P and dS of the tile
+// before are made. Those of the head and of the keys are loaded when the query head changes; they have two buffers, which take turns, or one where a key
+// head has one query head.
 //
 // fagen_delta (delta.cu) runs before: it prepares the statistics of the rows and clears the sums. fagen_dquery runs after and
 // rounds them. With QUERY_APART there are no sums: dQ is left to fagen_backward_query, bwd_query.cu.
@@ -31,10 +32,12 @@ static_assert(STAGES >= 1 && STAGES <= 3, "buffers of Q and dO");
 constexpr bool BESIDE = STAGES == 3;
 constexpr int SEATS = BESIDE ? 6 : 2;
 constexpr int NOTES = BESIDE ? 3 : 2;
-constexpr int CELLS = BESIDE ? 2 : 1;       // buffers of P and dS
+constexpr int LINES = STAGES == 1 ? 1 : 2;  // buffers of what P and dS alone read of rows: statistics and inputs
+constexpr int CELLS = BESIDE ? 2 : 1;       // buffers of P, of dS, and of the inputs of cells
 constexpr int TURNS = KV_GROUP == 1 ? 1 : 2; // buffers of the inputs of a head and of its keys: of one query head and the next
 DEVICE unsigned stage_of(unsigned seat) { return BESIDE ? seat % 3 : STAGES == 2 ? seat : 0; }
 DEVICE unsigned note_of(unsigned seat) { return BESIDE ? seat % 3 : seat; }
+DEVICE unsigned lines_of(unsigned seat) { return LINES == 1 ? 0 : seat % 2; }
 DEVICE unsigned cells_of(unsigned seat) { return BESIDE ? seat % 2 : 0; }
 DEVICE unsigned seat_after(unsigned seat) { return BESIDE ? (seat + 1) % SEATS : seat ^ 1; }
 
@@ -116,7 +119,7 @@ struct alignas(16) Smem {
 	unsigned short dout[STAGES][TILE_M * CHUNKS_V * 8];   // [TILE_M][CHUNKS_V]
 	unsigned short prob[CELLS][TILE_M * TILE_N];          // [TILE_M][CHUNKS_N]
 	unsigned short dscore[CELLS][TILE_M * TILE_N];        // [TILE_M][CHUNKS_N]
-	Statistics rows[STAGES];
+	Statistics rows[LINES];
 	// Of the CTA; here and not in registers, which are full:
 	const unsigned short *batch_query, *batch_dout;
 	Note note[NOTES];       // written when the loads of their tiles are issued
@@ -124,7 +127,7 @@ struct alignas(16) Smem {
 	int batch_index, tiles; // tile_index of the batch entry's first tile; query tiles of a head
 	WalkShared walk;        // over the query tiles
 };
-using Buffers = Staged<TURNS, STAGES, TURNS, STAGES>;
+using Buffers = Staged<TURNS, LINES, TURNS, CELLS>;
 static_assert(sizeof(Smem) + Buffers::BYTES == SMEM_BYTES, "shared memory and gen/model_sm80_bwd.c disagree");
 
 // The sums of dQ lie in 16x8 blocks in the order [16-row block][8-column block], and inside a block as the lanes hold them:
@@ -209,6 +212,9 @@ DEVICE void product_keys(float (&acc)[Share_::BLOCKS][2 * Share_::STEPS][4], uns
 DEVICE int lane_early() { return BESIDE ? mov_tid_x() % 4 * 4 : 0; }
 DEVICE int lane_late() { return BESIDE ? 0 : mov_tid_x() % 4 * 4; }
 
+// Is delta read before P is made, and not behind it? d 64 is 1.01, a float32 bias 1.02, d 96 1.00; but d 256 with one stage 0.99, d 128 with three 0.99.
+constexpr bool DELTA_EARLY = STAGES == 2;
+
 // May cells of a warp's rows be hidden, or have logits so large that their rounding could make P more than 1? row: the lane's first in the tile.
 template <int BLOCKS> DEVICE bool tile_careful(const Statistics &rows, int row, int tile_class)
 {
@@ -283,9 +289,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	Smem &smem = *reinterpret_cast<Smem *>(smem_bytes);
 	const Buffers staged(smem_bytes + sizeof(Smem));
 
-	const bool cut = CUT && blockIdx.x >= p.cut_first;
-	const unsigned part = cut ? blockIdx.x - p.cut_first : 0;
-	const Owned own = item_owned(p, item_at(p, cut ? p.cut_first + part / p.cut_parts : blockIdx.x));
+	const Owned own = item_owned(p, item_at(p, item_tile(p, blockIdx.x)));
 	if (own.tile < 0)
 		return;
 	const int k0 = own.tile * TILE_N;
@@ -295,8 +299,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 
 	if (threadIdx.x == 0) {
 		walk_begin<false>(smem.walk, p, b, k0);
-		if (cut)
-			stream_part(&smem.walk.stream, part % p.cut_parts, p.cut_parts);
+		if (CUT && item_part(p, blockIdx.x) >= 0)
+			stream_part(&smem.walk.stream, item_part(p, blockIdx.x) % p.cut_parts, p.cut_parts);
 		smem.batch_query = head_address(p.query, b, 0, first_q(&p, b));
 		smem.batch_dout = head_address(p.dout, b, 0, first_q(&p, b));
 		smem.b = b, smem.head_end = (h_kv + 1) * group, smem.k0 = k0;
@@ -317,6 +321,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		}
 		return to;
 	};
+	const auto load_cells = [&](unsigned seat, int tile, int head) {
+		if (tile >= 0)
+			cells_load(staged.cells(cells_of(seat)), &p, smem.b, head, tile * TILE_M, smem.k0, mov_tid_x(), THREADS);
+	};
 	// Issue its load, behind the tile of `last_head` in seat `last`: Q and what travels with it, which the note is of; and dO.
 	const auto load_query = [&](unsigned seat, const Step &to, unsigned last, int last_head, int last_turn) {
 		const int tile = to.tile, head = to.head, stage = stage_of(seat);
@@ -330,11 +338,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			const auto *rows = reinterpret_cast<const char *>(
 				tile_statistics(p, smem.batch_index + head * smem.tiles + tile));
 			if (chunk < (int)sizeof(Statistics) / 16)
-				cp_async_16_zfill(cvta_shared(&smem.rows[stage]) + 16 * chunk, rows + 16 * chunk, true);
+				cp_async_16_zfill(cvta_shared(&smem.rows[lines_of(seat)]) + 16 * chunk, rows + 16 * chunk, true);
 			if constexpr (ROW_INPUTS)
-				rows_load(staged.rows(stage), &p, smem.b, head, q0, mov_tid_x(), THREADS);
-			if constexpr (CELL_INPUTS)
-				cells_load(staged.cells(stage), &p, smem.b, head, q0, smem.k0, mov_tid_x(), THREADS);
+				rows_load(staged.rows(lines_of(seat)), &p, smem.b, head, q0, mov_tid_x(), THREADS);
+			if constexpr (CELL_INPUTS && STAGES != 2)
+				load_cells(seat, tile, head);
 			if (head != last_head) {
 				if constexpr (HEAD_INPUTS)
 					head_load(staged.head(turn), &p, smem.b, head, mov_tid_x(), THREADS);
@@ -369,6 +377,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		const Step to = step(h_kv * group, smem.walk.stream.next);
 		load_query(0, to, 1, -1, 1);
 		load_dout(0, to.tile, to.head);
+		if constexpr (CELL_INPUTS && STAGES == 2) {
+			load_cells(0, to.tile, to.head);
+			cp_async_commit();
+		}
 	}
 
 	const auto load_next = [&](unsigned seat) { // what comes behind the tile of a seat
@@ -382,6 +394,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 	const auto scores = [&](unsigned seat) {
 		const int stage = stage_of(seat);
 		const Note &now = smem.note[note_of(seat)]; // read at each use: registers are full
+		const Statistics &rows = smem.rows[lines_of(seat)];
 		unsigned kept[BLOCKS_S][KEPT_WORDS]; // block j of the warp's columns is in word j / 8, at 7 - j % 8
 		if constexpr (DROPOUT) {
 			const int row_g = ShareS::down() * 16 * BLOCKS_S + mov_tid_x() % 32 / 4;
@@ -404,21 +417,38 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				return kept[i][KEPT_WORDS == 1 ? 0 : block / 8] << (block % 8);
 			};
 
-			const bool careful = tile_careful<BLOCKS_S>(smem.rows[stage], row_g, now.tile_class);
+			const bool careful = tile_careful<BLOCKS_S>(rows, row_g, now.tile_class);
 
 			float s[BLOCKS_S][2 * STEPS_S][4];
 			product_s<STEPS_QK>(s, cvta_shared(smem.query[stage]), cvta_shared(smem.key), row0, col0);
 
 			const int h = now.head, tile = now.tile, k0 = smem.k0;
 			const Inputs in = {staged.head(now.turn),
-			                   staged.rows(stage),
+			                   staged.rows(lines_of(seat)),
 			                   staged.cols(now.turn),
-			                   staged.cells(stage),
+			                   staged.cells(cells_of(seat)),
 			                   tile * TILE_M,
 			                   k0,
 			                   now.bits};
 
-			// P, written for dV; s becomes the derivative P * score_grad.
+			// P, written for dV; s becomes the derivative P * score_grad. Loads from shared memory do not pass stores to it: all are issued first, or each
+			// store would be followed by some 30 clocks of waiting.
+			float lse2[BLOCKS_S][2], delta[BLOCKS_S][2];
+			unsigned prob[BLOCKS_S][2][2 * STEPS_S]; // packed
+			const auto delta_read = [&] {
+#pragma unroll
+				for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+					for (int r = 0; r < 2; r++)
+						delta[i][r] = rows.delta[row_g + 16 * i + 8 * r];
+			};
+#pragma unroll
+			for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+				for (int r = 0; r < 2; r++)
+					lse2[i][r] = rows.lse2[row_g + 16 * i + 8 * r];
+			if constexpr (DELTA_EARLY)
+				delta_read();
 			const TileLane<CHUNKS_N> prob_lane(cvta_shared(smem.prob[cells_of(seat)]) + lane_early(), row_g, col_2t / 8);
 			const TileLane<CHUNKS_N> dscore_lane(cvta_shared(smem.dscore[cells_of(seat)]) + lane_early(), row_g, col_2t / 8);
 			const auto probabilities = [&](bool checked) {
@@ -426,31 +456,35 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 				for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
 					for (int r = 0; r < 2; r++) {
-						const int row_in = row_g + 16 * i + 8 * r;
-						const RowState row = row_state(&p, &in, smem.b, h, tile * TILE_M + row_in, k0 + col_2t);
-						const float lse2 = smem.rows[stage].lse2[row_in];
+						const RowState row = row_state(&p, &in, smem.b, h, tile * TILE_M + row_g + 16 * i + 8 * r, k0 + col_2t);
 #pragma unroll
 						for (int j = 0; j < 2 * STEPS_S; j++) {
-							float prob[2];
+							float pair[2];
 #pragma unroll
 							for (int e = 0; e < 2; e++) {
 								const ColState col =
 									col_state(&p, &in, smem.b, h, k0 + col_2t, 8 * j + e);
 								float &x = s[i][j][2 * r + e];
 								const Scored scored = score_grad(x, row, col, &in);
-								const float log2 = scored.score * LOGIT_SCALE - lse2;
-								prob[e] = ex2(checked ? fminf(log2, 0) : log2);
-								x = prob[e] * scored.grad;
+								const float log2 = scored.score * LOGIT_SCALE - lse2[i][r];
+								pair[e] = ex2(checked ? fminf(log2, 0) : log2);
+								x = pair[e] * scored.grad;
 								// A hidden cell may have any derivative, NaN too.
 								if (checked && !mask_keep(row, col, &in))
-									prob[e] = x = 0;
+									pair[e] = x = 0;
 							}
-							unsigned packed = cvt_rn_x2(prob[0], prob[1], Element{});
+							prob[i][r][j] = cvt_rn_x2(pair[0], pair[1], Element{});
 							if constexpr (DROPOUT)
-								packed &= prmt(kept_from(i, j), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
-							st_shared_4(prob_lane.at(16 * i + 8 * r, j) + lane_late(), packed);
+								prob[i][r][j] &= prmt(kept_from(i, j), 0, r == 0 ? 0x9988 : 0xBBAA); // signs of bytes 2r, 2r + 1
 						}
 					}
+#pragma unroll
+				for (int i = 0; i < BLOCKS_S; i++)
+#pragma unroll
+					for (int r = 0; r < 2; r++)
+#pragma unroll
+						for (int j = 0; j < 2 * STEPS_S; j++)
+							st_shared_4(prob_lane.at(16 * i + 8 * r, j) + lane_late(), prob[i][r][j]);
 			};
 			if (careful)
 				probabilities(true);
@@ -462,13 +496,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 					cp_async_wait<0>();
 					__syncthreads(); // dO of all threads before its readers
 				}
+			if constexpr (!DELTA_EARLY)
+				delta_read();
 			float dp[BLOCKS_S][2 * STEPS_S][4];
 			product_s<STEPS_V>(dp, cvta_shared(smem.dout[stage]), cvta_shared(smem.value), row0, col0);
 #pragma unroll
 			for (int i = 0; i < BLOCKS_S; i++)
 #pragma unroll
-				for (int r = 0; r < 2; r++) {
-					const float delta = smem.rows[stage].delta[row_g + 16 * i + 8 * r];
+				for (int r = 0; r < 2; r++)
 #pragma unroll
 					for (int j = 0; j < 2 * STEPS_S; j++) {
 						float ds[2];
@@ -479,11 +514,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 								const unsigned sign = prmt(kept_from(i, j), 0, 0x8888 + 0x1111 * (2 * r + e));
 								x = __uint_as_float(__float_as_uint(x) & sign) * KEEP_SCALE;
 							}
-							ds[e] = s[i][j][2 * r + e] * (x - delta);
+							ds[e] = s[i][j][2 * r + e] * (x - delta[i][r]);
 						}
 						st_shared_4(dscore_lane.at(16 * i + 8 * r, j) + lane_late(), cvt_rn_x2(ds[0], ds[1], Element{}));
 					}
-				}
 		}
 	};
 
@@ -559,7 +593,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 			if constexpr (STAGES == 2)
 				load_next(seat);
 			scores(seat);
-			__syncthreads(); // writers of P and dS before their readers
+			__syncthreads(); // writers of P and dS before their readers; readers of inputs of cells before they are overwritten
+			if constexpr (CELL_INPUTS && STAGES == 2) {
+				load_cells(seat ^ 1, smem.note[seat ^ 1].tile, smem.note[seat ^ 1].head);
+				cp_async_commit();
+			}
 			gradients(seat);
 		}
 	} else {
@@ -589,8 +627,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_backward(const __gri
 		}
 	}
 
-	if (CUT && blockIdx.x >= p.cut_first) {
-		float4 *const to = part_at(p, blockIdx.x - p.cut_first);
+	if (CUT && item_part(p, blockIdx.x) >= 0) {
+		float4 *const to = part_at(p, item_part(p, blockIdx.x));
 		part_store(to, grads.key);
 		if constexpr (!HALVES)
 			part_store(to + GRADS_K * THREADS, grads.value);
@@ -604,7 +642,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_
 {
 	extern __shared__ __align__(128) unsigned char smem_bytes[]; // [TILE_M][CHUNKS_QK], swizzled chunks
 	const unsigned rounded = cvta_shared(smem_bytes);
-	const Owned own = rows_owned<TILE_M>(p);
+	const Owned own = rows_owned_back(p);
 	const int tile = own.tile, h = own.h, b = own.b;
 	if (tile < 0)
 		return;

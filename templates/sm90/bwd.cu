@@ -672,7 +672,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) fagen_dquery(const __grid_
 	constexpr int CHUNKS = 2 * STEPS_QK;
 	extern __shared__ __align__(128) unsigned char smem_bytes[]; // [TILE_M][CHUNKS], swizzled chunks
 	const unsigned rounded = cvta_shared(smem_bytes);
-	const Owned own = rows_owned<TILE_M>(p);
+	const Owned own = rows_owned_back(p);
 	if (own.tile < 0)
 		return;
 	const int index = tile_index(p, own.b, own.h, own.tile), lane = threadIdx.x % 32;
