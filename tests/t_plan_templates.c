@@ -671,6 +671,11 @@ START_TEST(portable_choices)
 		{"head_dim: 128\nmask: document", &model_sm80_bwd, 4096, 64, 128, 8, 3},
 		{"head_dim: 64", &model_sm80_bwd, 4096, 64, 128, 4, 2},
 		{"head_dim: 256", &model_sm80_bwd, 4096, 128, 64, 8, 1},
+		{"head_dim: 192", &model_sm80_bwd, 4096, 128, 64, 8, 1},
+		{"head_dim: 96", &model_sm80_bwd, 4096, 128, 128, 8, 2},
+		{"head_dim: 64\nmask: causal", &model_sm80_bwd, 1024, 64, 128, 4, 2},
+		{"head_dim: 128\nmask: causal\nscore: t5_causal", &model_sm80_bwd, 4096, 64, 128, 8, 3},
+		{"head_dim: 128\nscore: bias", &model_sm80_bwd, 4096, 64, 128, 8, 2},
 	};
 	for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
 		const struct spec spec = parse(rows[i].keys);
