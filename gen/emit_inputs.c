@@ -457,6 +457,7 @@ void staging_print(struct text *out, struct emit *e)
 	             "\t\t", "[i]", "0, k", "\t}\n");
 	text_puts(out, "}\n\nDEVICE void cells_load(struct CellInputs *to, " LAUNCH
 	               ", int q0, int k0, int thread, int threads)\n{\n");
+	/* Whether the loop turns at all is known to nvcc where its bounds are constants: from `thread` on it would be unrolled four times, with a rest. */
 	copies_print(out, e, AT_DIAG,
 	             "#pragma unroll 1\n"
 	             "\tfor (int first = 0; first < TILE_M + TILE_N; first += threads) {\n"

@@ -278,20 +278,19 @@ static struct interval branch_range(const struct expr_pool *pool, const struct e
 
 static int64_t clipped(wide x) { return x < INT64_MIN ? INT64_MIN : x > INT64_MAX ? INT64_MAX : (int64_t)x; }
 
-/* x < y ? yes : no, and with <= for <, of ints: each branch where x, or y if x is a constant, is what the condition leaves of it. */
+/* x < y ? yes : no, and with <= for <, of ints: each branch where x, or y if x is a constant, is what the condition leaves of it. Choices inside of a branch are
+ * not looked into again. */
 static struct interval select_range(const struct expr_pool *pool, const struct expr_node *n, const struct expr_range *range)
 {
 	const struct expr_node *condition = &pool->node[n->arg[0]];
-	const int x = condition->arg[0], y = condition->arg[1], yes = n->arg[1], no = n->arg[2];
+	const int x = condition->arg[0], y = condition->arg[1];
 	if ((condition->op != EXPR_LT && condition->op != EXPR_LE) || pool->node[x].type != TYPE_INT)
-		return hull(range[yes].i, range[no].i);
-	const struct interval a = range[x].i, b = range[y].i;
-	const int apart = condition->op == EXPR_LT; /* by at least so much where it holds, else by 1 - apart the other way */
-	if (pool->node[x].op == EXPR_CONST)
-		return hull(branch_range(pool, range, yes, y, (struct interval){clipped((wide)a.lo + apart), INT64_MAX}),
-		            branch_range(pool, range, no, y, (struct interval){INT64_MIN, clipped((wide)a.hi - (1 - apart))}));
-	return hull(branch_range(pool, range, yes, x, (struct interval){INT64_MIN, clipped((wide)b.hi - apart)}),
-	            branch_range(pool, range, no, x, (struct interval){clipped((wide)b.lo + (1 - apart)), INT64_MAX}));
+		return hull(range[n->arg[1]].i, range[n->arg[2]].i);
+	const bool second = pool->node[x].op == EXPR_CONST; /* y is known to be above where the condition holds, else x below */
+	const int node = second ? y : x, gap = (condition->op == EXPR_LT) != second;
+	const struct interval other = range[second ? x : y].i;
+	const struct interval below = {INT64_MIN, clipped((wide)other.hi - gap)}, above = {clipped((wide)other.lo + !gap), INT64_MAX};
+	return hull(branch_range(pool, range, n->arg[1], node, second ? above : below), branch_range(pool, range, n->arg[2], node, second ? below : above));
 }
 
 /* used: the nodes that the root is made of; NULL: all. */

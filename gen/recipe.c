@@ -289,7 +289,10 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 		heads = shape->heads_kv;
 		break;
 	case GRID_KEY_TILES_Q: tiles = tiles_k; break;
-	case GRID_BOUNDS: tiles = tiles_q < 0 || tiles_k < 0 || tiles_q > INT32_MAX || tiles_k > INT32_MAX ? -1 : tiles_q + tiles_k; break;
+	case GRID_BOUNDS:
+		if (tiles_q < 0 || tiles_k < 0 || __builtin_add_overflow(tiles_q, tiles_k, &tiles))
+			tiles = -1;
+		break;
 	case GRID_PERSISTENT_PAIRS:
 		tiles = tiles_k < 0 || tiles_k > INT32_MAX ? -1 : 2 * tiles_k;
 		heads = shape->heads_kv;
@@ -313,10 +316,10 @@ int64_t recipe_grid_size(const struct recipe_kernel *kernel, const struct recipe
 			return cut.tiles * kernel->parts;
 		size = cut.first + cut.tiles * cut.parts;
 	}
-	if (bounds)
+	if (order && !order_pays(kernel, shape, size))
+		return 0;
+	if (order || bounds) /* a warp for each */
 		return tiles_of(size, kernel->threads / 32);
-	if (order)
-		return order_pays(kernel, shape, size) ? tiles_of(size, kernel->threads / 32) : 0;
 	const int64_t most = pairs ? 2 * (shape->sms > 1 ? shape->sms / 2 : 1) : (int64_t)each * shape->sms;
 	return each > 0 && size > most ? most : size;
 }
